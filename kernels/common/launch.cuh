@@ -1,0 +1,86 @@
+// Launching a kernel from a library's host code, and loading a library's kernels ahead of time.
+
+#ifndef KERNELS_COMMON_LAUNCH_CUH_
+#define KERNELS_COMMON_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include <utility>
+
+namespace fuseboard {
+
+struct LaunchShape {
+  int64_t blocks = 1;  // A multiple of `cluster`; at most 2^31 - 1.
+  dim3 threads = 32;
+  int cluster = 1;       // Blocks per cluster; more than 1 needs sm_90.
+  int shared_bytes = 0;  // Dynamic.
+  // The kernel may be scheduled before its predecessor on the stream has ended, and waits for it by
+  // WaitForPredecessor before it touches memory. Needs sm_90.
+  bool dependent = false;
+  cudaStream_t stream = nullptr;
+};
+
+// Beyond this much dynamic shared memory a kernel must be told so, per device.
+inline constexpr int kDefaultSharedBytes = 48 * 1024;
+
+// Enqueues the kernel and returns the launch's error, which it also clears.
+template <typename... Params, typename... Args>
+cudaError_t LaunchKernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
+  if (shape.shared_bytes > kDefaultSharedBytes) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
+    if (error != cudaSuccess) return cudaGetLastError();
+  }
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = shape.stream;
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.dependent) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  (void)cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
+  return cudaGetLastError();
+}
+
+// Makes `device` current for the scope.
+class ScopedDevice {
+ public:
+  explicit ScopedDevice(int device) {
+    error_ = cudaGetDevice(&previous_);
+    if (error_ == cudaSuccess) error_ = cudaSetDevice(device);
+  }
+  ~ScopedDevice() {
+    if (previous_ >= 0) (void)cudaSetDevice(previous_);
+  }
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+
+  cudaError_t error() const { return error_; }
+
+ private:
+  int previous_ = -1;
+  cudaError_t error_;
+};
+
+// Loads the kernel on the current device: asking for its attributes ends lazy loading.
+template <typename... Params>
+cudaError_t LoadKernel(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes;
+  (void)cudaFuncGetAttributes(&attributes, kernel);
+  return cudaGetLastError();
+}
+
+}  // namespace fuseboard
+
+#endif  // KERNELS_COMMON_LAUNCH_CUH_

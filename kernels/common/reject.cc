@@ -1,0 +1,121 @@
+#include "kernels/common/reject.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cinttypes>
+
+#include "kernels/common/dispatch.h"
+
+namespace fuseboard {
+namespace {
+
+constexpr int kMessageBytes = 256;
+
+const char* CheckTensor(const FbCall& call, const char* name, const FbTensor& tensor,
+                        int32_t ndim) {
+  if (tensor.ndim != ndim) {
+    return Reject("%s: want %d dimensions, got %d", name, ndim, tensor.ndim);
+  }
+  if (tensor.device_type != call.device_type || tensor.device_index != call.device_index) {
+    return Reject("%s: want device %d:%d, got %d:%d", name, call.device_type, call.device_index,
+                  tensor.device_type, tensor.device_index);
+  }
+  return nullptr;
+}
+
+const char* CheckPointer(const char* name, const FbTensor& tensor, int64_t elements) {
+  if (tensor.data == nullptr && elements > 0) {
+    return Reject("%s: want memory for %" PRId64 " elements, got NULL", name, elements);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* Reject(const char* format, ...) {
+  thread_local char message[kMessageBytes];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof(message), format, args);
+  va_end(args);
+  return message;
+}
+
+const char* DTypeName(int32_t dtype) {
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "f64", "i32", "i64", "bool"};
+  if (dtype >= FB_F32 && dtype <= FB_BOOL) return kNames[dtype];
+  thread_local char unknown[24];
+  snprintf(unknown, sizeof(unknown), "dtype %d", dtype);
+  return unknown;
+}
+
+const char* CheckCall(const FbCall* call, int32_t device_type, int32_t num_inputs,
+                      int32_t num_outputs, uint32_t params_bytes) {
+  if (call->struct_size < sizeof(FbCall)) {
+    return Reject("call: want struct_size >= %zu, got %u", sizeof(FbCall), call->struct_size);
+  }
+  if (call->device_type != device_type) {
+    return Reject("call: want device type %d, got %d", device_type, call->device_type);
+  }
+  if (call->num_inputs != num_inputs || call->num_outputs != num_outputs) {
+    return Reject("call: want %d inputs and %d outputs, got %d and %d", num_inputs, num_outputs,
+                  call->num_inputs, call->num_outputs);
+  }
+  if (call->params == nullptr) return Reject("params: want a parameter struct, got NULL");
+  const auto got = *static_cast<const uint32_t*>(call->params);
+  if (got < params_bytes) {
+    return Reject("params: want struct_size >= %u, got %u", params_bytes, got);
+  }
+  return nullptr;
+}
+
+const char* CheckMatrix(const FbCall& call, const char* name, const FbTensor& tensor, int64_t rows,
+                        int64_t cols) {
+  if (const char* why = CheckTensor(call, name, tensor, 2)) return why;
+  if (tensor.shape[0] != rows || tensor.shape[1] != cols) {
+    return Reject("%s: want shape [%" PRId64 ", %" PRId64 "], got [%" PRId64 ", %" PRId64 "]", name,
+                  rows, cols, tensor.shape[0], tensor.shape[1]);
+  }
+  if (tensor.stride[1] != 1 && cols > 1) {
+    return Reject("%s: want column stride 1, got %" PRId64, name, tensor.stride[1]);
+  }
+  if (tensor.stride[0] < 0) {
+    return Reject("%s: want row stride >= 0, got %" PRId64, name, tensor.stride[0]);
+  }
+  return CheckPointer(name, tensor, rows * cols);
+}
+
+const char* CheckOutputMatrix(const FbCall& call, const char* name, const FbTensor& tensor,
+                              int64_t rows, int64_t cols) {
+  if (const char* why = CheckMatrix(call, name, tensor, rows, cols)) return why;
+  if (rows > 1 && tensor.stride[0] < cols) {
+    return Reject("%s: want row stride >= %" PRId64 " (rows that do not overlap), got %" PRId64,
+                  name, cols, tensor.stride[0]);
+  }
+  return nullptr;
+}
+
+const char* CheckVector(const FbCall& call, const char* name, const FbTensor& tensor, int64_t size,
+                        VectorStride stride) {
+  if (const char* why = CheckTensor(call, name, tensor, 1)) return why;
+  if (tensor.shape[0] != size) {
+    return Reject("%s: want shape [%" PRId64 "], got [%" PRId64 "]", name, size, tensor.shape[0]);
+  }
+  if (stride == VectorStride::kOne && tensor.stride[0] != 1 && size > 1) {
+    return Reject("%s: want stride 1, got %" PRId64, name, tensor.stride[0]);
+  }
+  return CheckPointer(name, tensor, size);
+}
+
+const char* CheckDType(const char* name, const FbTensor& tensor, int32_t want) {
+  if (tensor.dtype == want) return nullptr;
+  return Reject("%s: want %s, got %s", name, DTypeName(want), DTypeName(tensor.dtype));
+}
+
+const char* CheckFloatDType(const char* name, const FbTensor& tensor) {
+  if (IsFloatDType(tensor.dtype)) return nullptr;
+  return Reject("%s: want f32, f16 or bf16, got %s", name, DTypeName(tensor.dtype));
+}
+
+}  // namespace fuseboard

@@ -1,0 +1,191 @@
+// Runs of consecutive elements between memory and float registers. A kernel is written once over
+// kLanes: 16 / sizeof(T) lanes (a pack) where bases and strides allow it, 1 lane where they do not.
+
+#ifndef KERNELS_COMMON_VECTOR_CUH_
+#define KERNELS_COMMON_VECTOR_CUH_
+
+#include <type_traits>
+
+#include "kernels/abi/kernel_abi.h"
+#include "kernels/common/float_types.h"
+#include "kernels/common/ptx.cuh"
+
+namespace fuseboard {
+
+// Elements of T in 16 bytes, the widest access of every device up to sm_90.
+template <typename T>
+inline constexpr int kPackLanes = 16 / static_cast<int>(sizeof(T));
+
+// Whether rows of this tensor can be read and written in runs of `bytes`, a power of two. With one
+// row (or none) the row stride is never used.
+inline bool IsAlignedRows(const FbTensor& tensor, int element_bytes, int bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+  const bool strides = tensor.shape[0] <= 1 || tensor.stride[0] * element_bytes % bytes == 0;
+  return address % bytes == 0 && strides;
+}
+
+// The bits of kLanes elements of T, as loaded: half the registers of floats for 16-bit types.
+template <typename T, int kLanes>
+struct Lanes {
+  static constexpr int kBytes = kLanes * static_cast<int>(sizeof(T));
+  static constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes % 16 == 0);
+  uint32_t word[kWords];
+};
+
+// ---- Bits in memory. `address` is aligned to the run, at most to 16 bytes. ----
+
+template <typename T, int kLanes>
+__device__ __forceinline__ Lanes<T, kLanes> LoadLanes(const T* address) {
+  using L = Lanes<T, kLanes>;
+  L out;
+  if constexpr (L::kBytes == 2) {
+    out.word[0] = *reinterpret_cast<const uint16_t*>(address);
+  } else if constexpr (L::kBytes == 4) {
+    out.word[0] = *reinterpret_cast<const uint32_t*>(address);
+  } else if constexpr (L::kBytes == 8) {
+    const auto v = *reinterpret_cast<const uint2*>(address);
+    out.word[0] = v.x, out.word[1] = v.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < L::kWords; i += 4) {
+      const auto v = *(reinterpret_cast<const uint4*>(address) + i / 4);
+      out.word[i] = v.x, out.word[i + 1] = v.y, out.word[i + 2] = v.z, out.word[i + 3] = v.w;
+    }
+  }
+  return out;
+}
+
+// As LoadLanes, for global memory that the kernel never writes and reads once.
+template <typename T, int kLanes>
+__device__ __forceinline__ Lanes<T, kLanes> LoadLanesStreaming(const T* address) {
+  using L = Lanes<T, kLanes>;
+  if constexpr (L::kBytes < 16) {
+    return LoadLanes<T, kLanes>(address);
+  } else {
+    L out;
+#pragma unroll
+    for (int i = 0; i < L::kWords; i += 4) {
+      const uint4 v = LoadStreaming16(reinterpret_cast<const uint4*>(address) + i / 4);
+      out.word[i] = v.x, out.word[i + 1] = v.y, out.word[i + 2] = v.z, out.word[i + 3] = v.w;
+    }
+    return out;
+  }
+}
+
+template <typename T, int kLanes>
+__device__ __forceinline__ void StoreLanes(T* address, const Lanes<T, kLanes>& in) {
+  using L = Lanes<T, kLanes>;
+  if constexpr (L::kBytes == 2) {
+    *reinterpret_cast<uint16_t*>(address) = static_cast<uint16_t>(in.word[0]);
+  } else if constexpr (L::kBytes == 4) {
+    *reinterpret_cast<uint32_t*>(address) = in.word[0];
+  } else if constexpr (L::kBytes == 8) {
+    *reinterpret_cast<uint2*>(address) = make_uint2(in.word[0], in.word[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < L::kWords; i += 4) {
+      *(reinterpret_cast<uint4*>(address) + i / 4) =
+          make_uint4(in.word[i], in.word[i + 1], in.word[i + 2], in.word[i + 3]);
+    }
+  }
+}
+
+// ---- Bits to floats and back ----
+
+template <typename T>
+__device__ __forceinline__ float2 WordToFloats(uint32_t word) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return HalfWordToFloats(word);
+  } else {
+    return BFloat16WordToFloats(word);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t FloatsToWord(float low, float high) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return FloatsToHalfWord(low, high);
+  } else {
+    return FloatsToBFloat16Word(low, high);
+  }
+}
+
+template <typename T, int kLanes>
+__device__ __forceinline__ void Unpack(const Lanes<T, kLanes>& in, float (&out)[kLanes]) {
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) out[i] = __uint_as_float(in.word[i]);
+  } else if constexpr (kLanes == 1) {
+    out[0] = WordToFloats<T>(in.word[0]).x;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kLanes; i += 2) {
+      const float2 v = WordToFloats<T>(in.word[i / 2]);
+      out[i] = v.x, out[i + 1] = v.y;
+    }
+  }
+}
+
+template <typename T, int kLanes>
+__device__ __forceinline__ Lanes<T, kLanes> PackFloats(const float (&in)[kLanes]) {
+  Lanes<T, kLanes> out;
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) out.word[i] = __float_as_uint(in[i]);
+  } else if constexpr (kLanes == 1) {
+    out.word[0] = FloatsToWord<T>(in[0], 0.0f);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kLanes; i += 2) out.word[i / 2] = FloatsToWord<T>(in[i], in[i + 1]);
+  }
+  return out;
+}
+
+// Memory to floats, and floats to memory with one rounding.
+template <typename T, int kLanes>
+__device__ __forceinline__ void LoadFloats(const T* address, float (&out)[kLanes]) {
+  Unpack<T, kLanes>(LoadLanes<T, kLanes>(address), out);
+}
+
+template <typename T, int kLanes>
+__device__ __forceinline__ void StoreFloats(T* address, const float (&in)[kLanes]) {
+  StoreLanes<T, kLanes>(address, PackFloats<T, kLanes>(in));
+}
+
+// Rounds to T and back.
+template <typename T, int kLanes>
+__device__ __forceinline__ void RoundFloats(float (&values)[kLanes]) {
+  if constexpr (!std::is_same_v<T, float>) Unpack<T, kLanes>(PackFloats<T, kLanes>(values), values);
+}
+
+// LoadFloats where the dtype is only known at run time: for small tensors such as a weight, whose
+// dtype is not worth a template parameter. The branch is uniform.
+template <int kLanes>
+__device__ __forceinline__ void LoadFloatsOf(int32_t dtype, const void* base, int64_t index,
+                                             float (&out)[kLanes]) {
+  if (dtype == FB_F32) {
+    LoadFloats<float, kLanes>(static_cast<const float*>(base) + index, out);
+  } else if (dtype == FB_BF16) {
+    LoadFloats<BFloat16, kLanes>(static_cast<const BFloat16*>(base) + index, out);
+  } else {
+    LoadFloats<Half, kLanes>(static_cast<const Half*>(base) + index, out);
+  }
+}
+
+// One value to memory of a dtype known at run time.
+__device__ __forceinline__ void StoreFloatOf(int32_t dtype, void* base, int64_t index,
+                                             float value) {
+  const float values[1] = {value};
+  if (dtype == FB_F32) {
+    StoreFloats<float, 1>(static_cast<float*>(base) + index, values);
+  } else if (dtype == FB_BF16) {
+    StoreFloats<BFloat16, 1>(static_cast<BFloat16*>(base) + index, values);
+  } else {
+    StoreFloats<Half, 1>(static_cast<Half*>(base) + index, values);
+  }
+}
+
+}  // namespace fuseboard
+
+#endif  // KERNELS_COMMON_VECTOR_CUH_
