@@ -1,0 +1,177 @@
+#include "tests/testing/test_tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
+
+namespace fuseboard::testing {
+namespace {
+
+// Keeps the alignment of what follows; longer than any vector access (64 bytes on AVX-512).
+constexpr int64_t kGuardBytes = 256;
+constexpr uint8_t kInitialByte = 0xa5;
+
+struct Format {
+  int mantissa_bits;  // Without the hidden one.
+  int min_exponent;   // Of the smallest normal number, as a power of two.
+  int max_exponent;
+};
+
+Format FormatOf(int32_t dtype) {
+  switch (dtype) {
+    case FB_F16:
+      return {10, -14, 15};
+    case FB_BF16:
+      return {7, -126, 127};
+    default:
+      return {23, -126, 127};
+  }
+}
+
+uint16_t Encode16(int32_t dtype, double value) {
+  const Format format = FormatOf(dtype);
+  const int bias = format.max_exponent;
+  const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
+  const auto infinity = static_cast<uint16_t>((2 * bias + 1) << format.mantissa_bits);
+  if (std::isnan(value)) return sign | infinity | 1 << (format.mantissa_bits - 1);
+  const double rounded = std::fabs(RoundToDType(dtype, value));
+  if (std::isinf(rounded)) return sign | infinity;
+  const double steps = std::ldexp(rounded, format.mantissa_bits - format.min_exponent);
+  if (steps < std::ldexp(1.0, format.mantissa_bits)) return sign | static_cast<uint16_t>(steps);
+  const int exponent = std::ilogb(rounded);
+  const double mantissa = std::ldexp(rounded, format.mantissa_bits - exponent);
+  const int field = (exponent + bias - 1) << format.mantissa_bits;  // The hidden one adds 1.
+  return sign | static_cast<uint16_t>(field + static_cast<int>(mantissa));
+}
+
+double Decode16(int32_t dtype, uint16_t bits) {
+  const Format format = FormatOf(dtype);
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = (bits & 0x7fff) >> format.mantissa_bits;
+  const int mantissa = bits & ((1 << format.mantissa_bits) - 1);
+  if (exponent == 2 * format.max_exponent + 1) {
+    return mantissa != 0 ? std::nan("") : sign * INFINITY;
+  }
+  const int hidden = exponent == 0 ? 0 : 1 << format.mantissa_bits;
+  const int power = std::max(exponent, 1) - format.max_exponent - format.mantissa_bits;
+  return sign * std::ldexp(hidden + mantissa, power);
+}
+
+}  // namespace
+
+int64_t DTypeBytes(int32_t dtype) {
+  switch (dtype) {
+    case FB_F16:
+    case FB_BF16:
+      return 2;
+    case FB_F64:
+    case FB_I64:
+      return 8;
+    case FB_BOOL:
+      return 1;
+    default:
+      return 4;
+  }
+}
+
+double RoundToDType(int32_t dtype, double value) {
+  if (dtype == FB_F64 || value == 0.0 || !std::isfinite(value)) return value;
+  const Format format = FormatOf(dtype);
+  const int exponent = std::max(std::ilogb(value), format.min_exponent);
+  const double step = std::ldexp(1.0, exponent - format.mantissa_bits);
+  const double rounded = std::nearbyint(value / step) * step;
+  const double limit = std::ldexp(2.0, format.max_exponent);
+  return std::fabs(rounded) < limit ? rounded : std::copysign(INFINITY, value);
+}
+
+TestTensor::TestTensor(int32_t dtype, std::vector<int64_t> shape, Layout layout)
+    : dtype_(dtype), shape_(std::move(shape)), layout_(layout) {
+  if (layout_.row_stride < 0) layout_.row_stride = cols();
+  const int64_t span = rows() == 0 ? 0 : (rows() - 1) * layout_.row_stride + cols();
+  const int64_t bytes = (layout_.offset + span) * DTypeBytes(dtype_);
+  image_.assign(static_cast<size_t>(bytes + 2 * kGuardBytes), kInitialByte);
+}
+
+int64_t TestTensor::ByteOf(int64_t row, int64_t col) const {
+  return kGuardBytes + (layout_.offset + row * layout_.row_stride + col) * DTypeBytes(dtype_);
+}
+
+double TestTensor::At(int64_t row, int64_t col) const {
+  const uint8_t* at = image_.data() + ByteOf(row, col);
+  const auto read = [at](auto value) {
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  };
+  switch (dtype_) {
+    case FB_F32:
+      return read(float{});
+    case FB_F64:
+      return read(double{});
+    case FB_I32:
+      return read(int32_t{});
+    case FB_I64:
+      return static_cast<double>(read(int64_t{}));
+    default:
+      return Decode16(dtype_, read(uint16_t{}));
+  }
+}
+
+void TestTensor::Set(int64_t row, int64_t col, double value) {
+  uint8_t* at = image_.data() + ByteOf(row, col);
+  const auto write = [at](auto v) { std::memcpy(at, &v, sizeof(v)); };
+  switch (dtype_) {
+    case FB_F32:
+      return write(static_cast<float>(value));
+    case FB_F64:
+      return write(value);
+    case FB_I32:
+      return write(static_cast<int32_t>(value));
+    case FB_I64:
+      return write(static_cast<int64_t>(value));
+    default:
+      return write(Encode16(dtype_, value));
+  }
+}
+
+TestTensor& TestTensor::Fill(const std::function<double(int64_t, int64_t)>& value) {
+  for (int64_t r = 0; r < rows(); ++r) {
+    for (int64_t c = 0; c < cols(); ++c) Set(r, c, value(r, c));
+  }
+  return *this;
+}
+
+TestTensor& TestTensor::FillNormal(uint32_t seed, double scale, double mean) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<double> normal(mean, scale);
+  return Fill([&](int64_t, int64_t) { return normal(engine); });
+}
+
+FbTensor TestTensor::View(void* base, int32_t device_type) const {
+  FbTensor view = {};
+  view.ndim = absent() ? -1 : static_cast<int32_t>(shape_.size());
+  view.dtype = dtype_;
+  view.device_type = device_type;
+  if (absent()) return view;
+  view.data = static_cast<uint8_t*>(base) + ByteOf(0, 0);
+  std::copy(shape_.begin(), shape_.end(), view.shape);
+  view.stride[0] = shape_.size() == 2 ? layout_.row_stride : 1;
+  view.stride[1] = shape_.size() == 2 ? 1 : 0;
+  return view;
+}
+
+void TestTensor::Poison(uint8_t byte) { std::fill(image_.begin(), image_.end(), byte); }
+
+int64_t TestTensor::CountTouchedGuards(uint8_t byte) const {
+  std::vector<bool> element(image_.size());
+  for (int64_t r = 0; r < rows() && cols() > 0; ++r) {
+    const auto first = element.begin() + ByteOf(r, 0);
+    std::fill(first, first + cols() * DTypeBytes(dtype_), true);
+  }
+  int64_t touched = 0;
+  for (size_t i = 0; i < image_.size(); ++i) touched += !element[i] && image_[i] != byte ? 1 : 0;
+  return touched;
+}
+
+}  // namespace fuseboard::testing
