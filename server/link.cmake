@@ -1,0 +1,51 @@
+# How the server's programs are linked.
+#
+# With FB_STATIC_SERVER every imported library is taken from its archive, so that a program built on
+# Debian 12 (glibc 2.36) needs nothing but a newer glibc: it runs on Ubuntu 24.04 (2.39) as it is.
+
+# fb_use_archives(): re-points the imported targets of this folder from lib*.so to lib*.a.
+function(fb_use_archives)
+  get_property(targets DIRECTORY PROPERTY IMPORTED_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL INTERFACE_LIBRARY OR type STREQUAL EXECUTABLE)
+      set(properties)
+    else()
+      set(properties IMPORTED_LOCATION)
+      get_target_property(configs ${target} IMPORTED_CONFIGURATIONS)
+      foreach(config IN LISTS configs)
+        if(config)
+          list(APPEND properties IMPORTED_LOCATION_${config})
+        endif()
+      endforeach()
+    endif()
+    foreach(property IN LISTS properties)
+      get_target_property(location ${target} ${property})
+      string(REGEX REPLACE "[.]so([.0-9]*)$" ".a" archive "${location}")
+      if(NOT archive STREQUAL location AND EXISTS ${archive})
+        set_target_properties(${target} PROPERTIES ${property} ${archive})
+      endif()
+    endforeach()
+    get_target_property(libraries ${target} INTERFACE_LINK_LIBRARIES)
+    if(libraries)
+      set(archives)
+      foreach(library IN LISTS libraries)
+        string(REGEX REPLACE "[.]so([.0-9]*)$" ".a" archive "${library}")
+        if(NOT EXISTS ${archive})
+          set(archive ${library})
+        endif()
+        list(APPEND archives ${archive})
+      endforeach()
+      set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${archives}")
+    endif()
+  endforeach()
+endfunction()
+
+# fb_server_binary(<target>): a program of the server, in the stage's bin.
+function(fb_server_binary target)
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${FB_STAGE_BIN})
+  if(FB_STATIC_SERVER)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc
+      $<$<CONFIG:Release>:-s> -Wl,--gc-sections)
+  endif()
+endfunction()
