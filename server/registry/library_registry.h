@@ -25,7 +25,7 @@ namespace fuseboard {
 class LibraryRegistry {
  public:
   // Folders that hold manifests, in order of precedence.
-  explicit LibraryRegistry(std::vector<std::string> dirs);
+  explicit LibraryRegistry(const std::vector<std::string>& dirs);
 
   // The folders of an installation: lib/fuseboard/kernels and `kernel_dirs`, every folder of
   // lib/fuseboard/torch, and lib/fuseboard itself for the profiler.
