@@ -1,0 +1,70 @@
+"""Counts the operators that the framework dispatches: the source of a machine without a GPU.
+
+An operator that runs others inside itself, as a fused one does, counts as one: what is counted is how
+often the framework is asked. Views are left out; they move no data.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fuseboard._measure import KernelCount, Method
+from fuseboard._sources import Counts
+
+
+class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts by name while it is entered; backward counts too where it runs on the same thread."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.counts[str(func._schema.name).replace("::", ".")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class OperatorCountSource:
+    """Operator calls per step, as `_sources.Source` describes."""
+
+    method = Method.OPERATOR_COUNT
+
+    def __init__(self) -> None:
+        self._mode: _CountingMode | None = None
+        self._per_step: list[int] = []
+
+    def start(self) -> None:
+        """Begins to count."""
+        self._per_step = []
+        self._mode = _CountingMode()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def mark(self, step: int) -> None:
+        """Begins a step."""
+        if self._mode is not None:
+            self._per_step.append(self._mode.counts.total())
+
+    def stop(self) -> Counts:
+        """Stops counting."""
+        mode, self._mode = self._mode, None
+        if mode is None:
+            return Counts(error="no window is open")
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        total = mode.counts.total()
+        if total == 0:
+            return Counts(error="window holds no operator call")
+        ends = [*self._per_step[1:], total]
+        return Counts(
+            launches=tuple(end - begin for begin, end in zip(self._per_step, ends, strict=True)),
+            kernels=tuple(KernelCount(n, c) for n, c in mode.counts.most_common()),
+        )
+
+    def abandon(self) -> None:
+        """Stops counting and forgets."""
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]

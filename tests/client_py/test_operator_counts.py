@@ -1,0 +1,105 @@
+"""Counting the operators that the framework dispatches."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fuseboard._measure import Method
+from fuseboard._operator_counts import OperatorCountSource
+
+
+def names(counts) -> dict[str, int]:
+    return {kernel.name: kernel.count for kernel in counts.kernels}
+
+
+def test_counts_forward_and_backward_by_name():
+    source = OperatorCountSource()
+    x = torch.randn(4, 4, requires_grad=True)
+    source.start()
+    source.mark(0)
+    torch.mm(x, x).sum().backward()
+    counts = source.stop()
+    assert names(counts)["aten.mm"] == 3  # One forward, two backward.
+    assert counts.launches == (sum(names(counts).values()),)
+    assert all(kernel.device_ns is None for kernel in counts.kernels)
+    assert source.method is Method.OPERATOR_COUNT
+
+
+def test_counts_per_step():
+    source = OperatorCountSource()
+    a = torch.ones(2)
+    source.start()
+    for step, calls in enumerate((1, 3, 2)):
+        source.mark(step)
+        for _ in range(calls):
+            torch.add(a, a)
+    assert source.stop().launches == (1, 3, 2)
+
+
+def test_views_are_not_counted():
+    source = OperatorCountSource()
+    a = torch.ones(2, 3)
+    source.start()
+    source.mark(0)
+    a.view(3, 2).t().unsqueeze(0)
+    torch.add(a, a)
+    assert names(source.stop()) == {"aten.add": 1}
+
+
+def test_an_operator_counts_as_one_whatever_it_runs_inside():
+    source = OperatorCountSource()
+    library = torch.library.Library("fb_test_counts", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x.add(1).mul(2), "CPU")
+    source.start()
+    source.mark(0)
+    torch.ops.fb_test_counts.twice(torch.ones(2))
+    assert names(source.stop()) == {"aten.ones": 1, "fb_test_counts.twice": 1}
+
+
+def test_nothing_is_counted_outside_the_window():
+    source = OperatorCountSource()
+    a = torch.ones(2)
+    source.start()
+    source.mark(0)
+    torch.mul(a, a)
+    source.stop()
+    torch.add(a, a)
+    source.start()
+    source.mark(0)
+    torch.sub(a, a)
+    assert names(source.stop()) == {"aten.sub": 1}
+
+
+def test_a_window_without_operators_is_an_error_not_a_zero():
+    source = OperatorCountSource()
+    source.start()
+    source.mark(0)
+    counts = source.stop()
+    assert counts.error == "window holds no operator call"
+    assert counts.launches == ()
+
+
+def test_counting_changes_no_result():
+    def step() -> torch.Tensor:
+        torch.manual_seed(0)
+        x = torch.randn(16, 16, requires_grad=True)
+        torch.tanh(x @ x).sum().backward()
+        return x.grad
+
+    plain = step()
+    source = OperatorCountSource()
+    source.start()
+    source.mark(0)
+    counted = step()
+    source.stop()
+    assert torch.equal(plain, counted)
+
+
+def test_abandoning_stops_counting():
+    source = OperatorCountSource()
+    source.start()
+    source.abandon()
+    assert source.stop().error == "no window is open"
