@@ -35,7 +35,7 @@ inline CpuIsa DetectCpuIsa() {
 
 // The best of three builds of one thing for this machine.
 template <typename T>
-const T& SelectIsa(const T& baseline, const T& avx2, const T& avx512) {
+T SelectIsa(T baseline, T avx2, T avx512) {
   switch (DetectCpuIsa()) {
     case CpuIsa::kAvx512:
       return avx512;

@@ -17,6 +17,14 @@ constexpr bool IsFloatDType(int32_t dtype) {
   return dtype == FB_F32 || dtype == FB_F16 || dtype == FB_BF16;
 }
 
+// The dtype of a storage type.
+template <typename T>
+inline constexpr int32_t kDTypeOf = FB_F32;
+template <>
+inline constexpr int32_t kDTypeOf<Half> = FB_F16;
+template <>
+inline constexpr int32_t kDTypeOf<BFloat16> = FB_BF16;
+
 // Calls fn(TypeTag<T>{}) for the T that `dtype` names and returns what it returns. This switch is
 // the only list of float dtypes: a new one here is a new one in every kernel.
 // REQUIRES: IsFloatDType(dtype), which reject_reason has established before any launch.

@@ -1,4 +1,4 @@
-// Launching a kernel from a library's host code, and loading a library's kernels ahead of time.
+// Launching a kernel from a library's host code, and loading it ahead of time.
 
 #ifndef KERNELS_COMMON_LAUNCH_CUH_
 #define KERNELS_COMMON_LAUNCH_CUH_
@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #include <utility>
+
+#include "kernels/common/prepare.h"  // ScopedDevice, for loaders.
 
 namespace fuseboard {
 
@@ -52,26 +54,6 @@ cudaError_t LaunchKernel(void (*kernel)(Params...), const LaunchShape& shape, Ar
   (void)cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
   return cudaGetLastError();
 }
-
-// Makes `device` current for the scope.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(int device) {
-    error_ = cudaGetDevice(&previous_);
-    if (error_ == cudaSuccess) error_ = cudaSetDevice(device);
-  }
-  ~ScopedDevice() {
-    if (previous_ >= 0) (void)cudaSetDevice(previous_);
-  }
-  ScopedDevice(const ScopedDevice&) = delete;
-  ScopedDevice& operator=(const ScopedDevice&) = delete;
-
-  cudaError_t error() const { return error_; }
-
- private:
-  int previous_ = -1;
-  cudaError_t error_;
-};
 
 // Loads the kernel on the current device: asking for its attributes ends lazy loading.
 template <typename... Params>

@@ -34,19 +34,29 @@ __device__ __forceinline__ T WarpReduce(T value, Op op, int width = kWarpThreads
   return value;
 }
 
-// Over the block. `shared` has room for kMaxWarps values; it may be written again after one more
-// barrier, so a loop alternates between two of them and pays one barrier per turn.
-// REQUIRES: a block of whole warps, in which all threads call it.
+// Over each group of `group_warps` neighbouring warps of the block. `shared` has room for kMaxWarps
+// values; it may be written again after one more barrier, so a loop alternates between two of them
+// and pays one barrier per turn.
+// REQUIRES: a block of whole groups, in which all threads call it.
 template <typename T, typename Op>
-__device__ __forceinline__ T BlockReduce(T value, Op op, T identity, T* shared) {
+__device__ __forceinline__ T GroupReduce(T value, Op op, T identity, T* shared, int group_warps) {
   const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
   const int lane = thread % kWarpThreads;
-  const int warps = static_cast<int>(blockDim.x * blockDim.y) / kWarpThreads;
+  const int warp = thread / kWarpThreads;
   value = WarpReduce(value, op);
-  if (lane == 0) shared[thread / kWarpThreads] = value;
+  if (lane == 0) shared[warp] = value;
   __syncthreads();
-  // Every warp folds all the partial results: cheaper than a second barrier for a broadcast.
-  return WarpReduce(lane < warps ? shared[lane] : identity, op);
+  // Every warp folds the partial results of its group: cheaper than a second barrier for a
+  // broadcast.
+  const int first = warp / group_warps * group_warps;
+  return WarpReduce(lane < group_warps ? shared[first + lane] : identity, op);
+}
+
+// Over the whole block; see GroupReduce.
+template <typename T, typename Op>
+__device__ __forceinline__ T BlockReduce(T value, Op op, T identity, T* shared) {
+  const int warps = static_cast<int>(blockDim.x * blockDim.y) / kWarpThreads;
+  return GroupReduce(value, op, identity, shared, warps);
 }
 
 // The sum over the cluster of `value`, which each thread of a block has alike. `shared` has room

@@ -1,0 +1,331 @@
+// RMSNorm backward on the GPU. With n = x * rstd and g = dy * (offset + weight):
+//   dx = rstd * (g - n * mean(g * n)),   dweight = sum over rows of dy * n  (n rounded to the dtype
+//   of x where the model rounds it)
+//
+// Traffic: dy and x read once, dx written once; one row of f32 per group of blocks written and read
+// for dweight, which stays in L2. Determinism: each block adds its rows in order in f32, then
+// RmsNormDweightKernel adds the blocks' sums in an order fixed by their number, which depends on
+// the number of rows and multiprocessors only.
+
+#ifndef KERNELS_RMS_NORM_RMS_NORM_BACKWARD_CUH_
+#define KERNELS_RMS_NORM_RMS_NORM_BACKWARD_CUH_
+
+#include "kernels/common/dispatch.h"
+#include "kernels/common/vector.cuh"
+#include "kernels/rms_norm/rms_norm_call.h"
+#include "kernels/rms_norm/row_sum.cuh"
+
+namespace fuseboard::rms_norm {
+
+struct BackwardArgs {
+  const void* dy;
+  const void* x;
+  const void* weight;  // Or NULL.
+  const float* rstd;
+  void* dx;         // Or NULL.
+  float* partials;  // [sums, hidden], or NULL: no dweight.
+  int64_t dy_stride;
+  int64_t x_stride;
+  int64_t dx_stride;
+  int32_t weight_dtype;
+  int32_t stages;
+  bool shared_weight;
+  Norm norm;
+};
+
+template <int kLanes>
+__device__ __forceinline__ void LoadWeight(const BackwardArgs& args, int64_t column,
+                                           float (&out)[kLanes]) {
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) out[i] = 1.0f;
+  if (args.weight == nullptr) return;
+  LoadFloatsOf<kLanes>(args.weight_dtype, args.weight, column, out);
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) out[i] += args.norm.offset;
+}
+
+// The shared memory of a block: a ring of `stages` rows of x and dy, then one row of f32. Each
+// thread has its own 16-byte slots, side by side with its neighbours' (no bank conflicts), and
+// touches no other's, so that the ring needs no barrier.
+template <typename X, typename DY, int kPacks>
+struct BackwardRing {
+  static constexpr int kLanes = kPackLanes<X>;
+  static constexpr int kDyChunks = static_cast<int>(sizeof(DY) / sizeof(X));
+  static constexpr int kStageSlots = kPacks * (1 + kDyChunks);
+  static constexpr int kFloatChunks = kLanes / 4;
+
+  uint4* base;
+  int threads;
+  int thread;
+
+  __device__ uint4* XSlot(int stage, int p) const {
+    return base + (stage * kStageSlots + p) * threads + thread;
+  }
+  __device__ uint4* DySlot(int stage, int p, int chunk) const {
+    return base + (stage * kStageSlots + kPacks + p * kDyChunks + chunk) * threads + thread;
+  }
+  // Of thread `of` in the block.
+  __device__ float4* FloatSlot(int stages, int p, int chunk, int of) const {
+    return reinterpret_cast<float4*>(
+        base + (stages * kStageSlots + p * kFloatChunks + chunk) * threads + of);
+  }
+
+  __device__ void LoadX(int stage, int p, float (&out)[kLanes]) const {
+    LoadFloats<X, kLanes>(reinterpret_cast<const X*>(XSlot(stage, p)), out);
+  }
+  __device__ void LoadDy(int stage, int p, float (&out)[kLanes]) const {
+    Lanes<DY, kLanes> lanes;
+#pragma unroll
+    for (int c = 0; c < kDyChunks; ++c) {
+      const uint4 v = *DySlot(stage, p, c);
+      lanes.word[4 * c] = v.x, lanes.word[4 * c + 1] = v.y;
+      lanes.word[4 * c + 2] = v.z, lanes.word[4 * c + 3] = v.w;
+    }
+    Unpack<DY, kLanes>(lanes, out);
+  }
+  __device__ void LoadFloatRow(int stages, int p, int of, float (&out)[kLanes]) const {
+#pragma unroll
+    for (int c = 0; c < kFloatChunks; ++c) {
+      const float4 v = *FloatSlot(stages, p, c, of);
+      out[4 * c] = v.x, out[4 * c + 1] = v.y, out[4 * c + 2] = v.z, out[4 * c + 3] = v.w;
+    }
+  }
+  __device__ void StoreFloatRow(int stages, int p, const float (&in)[kLanes]) const {
+#pragma unroll
+    for (int c = 0; c < kFloatChunks; ++c) {
+      *FloatSlot(stages, p, c, thread) =
+          make_float4(in[4 * c], in[4 * c + 1], in[4 * c + 2], in[4 * c + 3]);
+    }
+  }
+  // Starts copying pack `p` of a row, whose pack in the row is `pack`.
+  __device__ void Fetch(int stage, int p, const X* x, const DY* dy, int pack) const {
+    CopyAsync16(XSlot(stage, p), x + pack * kLanes);
+#pragma unroll
+    for (int c = 0; c < kDyChunks; ++c) {
+      CopyAsync16(DySlot(stage, p, c), reinterpret_cast<const uint4*>(dy + pack * kLanes) + c);
+    }
+  }
+};
+
+// Waits until the oldest of `stages` committed rows is in shared memory.
+__device__ __forceinline__ void WaitForStage(int stages) {
+  if (stages == 1) {
+    CopyAsyncWait<0>();
+  } else if (stages == 2) {
+    CopyAsyncWait<1>();
+  } else {
+    CopyAsyncWait<2>();
+  }
+}
+
+// blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
+// next row is fetched into a slot as soon as its pack of this row has been used.
+// REQUIRES: all rows in 16-byte runs; 1 <= stages <= 3.
+template <typename X, typename DY, int kPacks>
+__global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
+    RmsNormBackwardKernel(const BackwardArgs args) {
+  using Ring = BackwardRing<X, DY, kPacks>;
+  constexpr int kLanes = Ring::kLanes;
+  extern __shared__ uint4 dynamic_shared[];
+  __shared__ RowSumStorage sums;
+  AllowDependentLaunch();
+
+  const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
+                     static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x)};
+  const int cluster = static_cast<int>(ClusterSize());
+  const int stages = args.stages;
+  const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
+  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x) * cluster;
+  const int64_t first_row = int64_t{blockIdx.x} / cluster * blockDim.y;
+  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
+  const float inverse_hidden = 1.0f / static_cast<float>(args.norm.hidden);
+  const auto x_row = [&](int64_t row) {
+    return static_cast<const X*>(args.x) + row * args.x_stride;
+  };
+  const auto dy_row = [&](int64_t row) {
+    return static_cast<const DY*>(args.dy) + row * args.dy_stride;
+  };
+
+  for (int stage = 0; stage < stages; ++stage) {
+    const int64_t row = first_row + stage * row_step + threadIdx.y;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (row < args.norm.rows && pack < row_packs) {
+        ring.Fetch(stage, p, x_row(row), dy_row(row), pack);
+      }
+    }
+    CopyAsyncCommit();
+  }
+  if (args.shared_weight) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      float w[kLanes];
+      if (pack < row_packs) {
+        LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+        ring.StoreFloatRow(stages, p, w);
+      }
+    }
+  }
+  const auto load_weight = [&](int p, int pack, float(&w)[kLanes]) {
+    if (args.shared_weight) {
+      ring.LoadFloatRow(stages, p, ring.thread, w);
+    } else {
+      LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+    }
+  };
+  if (cluster > 1) {
+    ClusterArrive();  // No block may write to another's memory before that one runs.
+    ClusterWait();
+  }
+
+  float dweight[kPacks][kLanes] = {};
+  const auto rstd_of = [&](int64_t row) { return row < args.norm.rows ? args.rstd[row] : 0.0f; };
+  float next_rstd = rstd_of(first_row + threadIdx.y);
+  int stage = 0;
+  int turn = 0;
+  for (int64_t base = first_row; base < args.norm.rows; base += row_step) {
+    const int64_t row = base + threadIdx.y;
+    const bool active = row < args.norm.rows;
+    const float rstd = next_rstd;
+    next_rstd = rstd_of(row + row_step);
+    WaitForStage(stages);
+
+    float mean = 0.0f;
+    if (args.dx != nullptr) {
+      float dot = 0.0f;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int pack = first + p * step;
+        if (!active || pack >= row_packs) continue;
+        float x[kLanes], dy[kLanes], w[kLanes];
+        ring.LoadX(stage, p, x);
+        ring.LoadDy(stage, p, dy);
+        load_weight(p, pack, w);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) dot += dy[i] * w[i] * (x[i] * rstd);
+      }
+      mean = RowSum(dot, sums.block[turn], sums.cluster[turn]) * inverse_hidden;
+    }
+
+    const int64_t next = row + stages * row_step;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (!active || pack >= row_packs) continue;
+      float x[kLanes], dy[kLanes];
+      ring.LoadX(stage, p, x);
+      ring.LoadDy(stage, p, dy);
+      if (next < args.norm.rows) ring.Fetch(stage, p, x_row(next), dy_row(next), pack);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
+      if (args.dx != nullptr) {
+        float w[kLanes], dx[kLanes];
+        load_weight(p, pack, w);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) dx[i] = rstd * (dy[i] * w[i] - x[i] * mean);
+        X* out = static_cast<X*>(args.dx) + row * args.dx_stride;
+        StoreFloats<X, kLanes>(out + pack * kLanes, dx);
+      }
+      if (args.norm.round_normed) RoundFloats<X>(x);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
+    }
+    CopyAsyncCommit();
+    stage = stage + 1 == stages ? 0 : stage + 1;
+    turn ^= 1;
+  }
+  if (args.partials == nullptr) return;
+
+  // The block's rows are added from the first to the last; then threadIdx.y == 0 has their sum.
+  if (blockDim.y > 1) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) ring.StoreFloatRow(stages, p, dweight[p]);
+    __syncthreads();
+    if (threadIdx.y > 0) return;
+    for (int y = 1; y < static_cast<int>(blockDim.y); ++y) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        float other[kLanes];
+        ring.LoadFloatRow(stages, p, ring.thread + y * static_cast<int>(blockDim.x), other);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) dweight[p][i] += other[i];
+      }
+    }
+  }
+  float* sum = args.partials + int64_t{blockIdx.x} / cluster * args.norm.hidden;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int pack = first + p * step;
+    if (pack < row_packs) StoreFloats<float, kLanes>(sum + pack * kLanes, dweight[p]);
+  }
+}
+
+// Any alignment and width, element by element; each row is read twice, the second time from L1 or
+// L2, and dweight is added up in memory: a row of partials per row of the block.
+template <typename X, typename DY>
+__global__ void __launch_bounds__(512) RmsNormBackwardLoopingKernel(const BackwardArgs args) {
+  __shared__ RowSumStorage sums;
+  AllowDependentLaunch();
+  const int64_t first_row = int64_t{blockIdx.x} * blockDim.y;
+  const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
+  float* partial = args.partials + (first_row + threadIdx.y) * args.norm.hidden;
+  // A row of the block that gets no row of the tensor still has a row of partials.
+  if (args.partials != nullptr && first_row + threadIdx.y >= args.norm.rows) {
+    for (int64_t i = threadIdx.x; i < args.norm.hidden; i += blockDim.x) partial[i] = 0.0f;
+  }
+  int turn = 0;
+  for (int64_t base = first_row; base < args.norm.rows; base += row_step, turn ^= 1) {
+    const int64_t row = base + threadIdx.y;
+    const bool active = row < args.norm.rows;
+    const int64_t hidden = active ? args.norm.hidden : 0;
+    const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
+    const DY* dy = static_cast<const DY*>(args.dy) + (active ? row : 0) * args.dy_stride;
+    const float rstd = active ? args.rstd[row] : 0.0f;
+
+    float mean = 0.0f;
+    if (args.dx != nullptr) {
+      float dot = 0.0f;
+#pragma unroll 4
+      for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
+        float xs[1], dys[1], w[1];
+        LoadFloats<X, 1>(x + i, xs);
+        LoadFloats<DY, 1>(dy + i, dys);
+        LoadWeight<1>(args, i, w);
+        dot += dys[0] * w[0] * (xs[0] * rstd);
+      }
+      mean =
+          RowSum(dot, sums.block[turn], sums.cluster[turn]) / static_cast<float>(args.norm.hidden);
+    }
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
+      float xs[1], dys[1], w[1];
+      LoadFloats<X, 1>(x + i, xs);
+      LoadFloats<DY, 1>(dy + i, dys);
+      xs[0] *= rstd;
+      if (args.dx != nullptr) {
+        LoadWeight<1>(args, i, w);
+        const float dx[1] = {rstd * (dys[0] * w[0] - xs[0] * mean)};
+        StoreFloats<X, 1>(static_cast<X*>(args.dx) + row * args.dx_stride + i, dx);
+      }
+      if (args.partials == nullptr) continue;
+      if (args.norm.round_normed) RoundFloats<X>(xs);
+      partial[i] = (base == first_row ? 0.0f : partial[i]) + dys[0] * xs[0];
+    }
+  }
+}
+
+inline constexpr int kDweightColumns = 32;
+inline constexpr int kDweightLanes = 32;
+
+// dweight[c] = the sum of partials[0 .. count)[c], as kDweightLanes interleaved sums and then their
+// sum. blockDim = (kDweightColumns, kDweightLanes), one block per kDweightColumns columns.
+__global__ void __launch_bounds__(kDweightColumns* kDweightLanes)
+    RmsNormDweightKernel(const float* partials, int64_t count, int64_t hidden, void* dweight,
+                         int32_t dtype);
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_RMS_NORM_BACKWARD_CUH_

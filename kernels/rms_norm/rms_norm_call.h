@@ -1,0 +1,63 @@
+// An rms_norm call as its kernels see it: checked once, then read by name instead of by index.
+
+#ifndef KERNELS_RMS_NORM_RMS_NORM_CALL_H_
+#define KERNELS_RMS_NORM_RMS_NORM_CALL_H_
+
+#include "kernels/abi/kernel_abi.h"
+#include "kernels/abi/rms_norm.h"
+#include "kernels/common/reject.h"
+
+namespace fuseboard::rms_norm {
+
+// What forward and backward have in common.
+struct Norm {
+  int64_t rows;
+  int64_t hidden;
+  float eps;
+  float offset;       // 0 without a weight.
+  bool round_normed;  // FB_CASTING_LLAMA: x * rstd is rounded to the dtype of x.
+};
+
+struct ForwardCall {
+  const FbTensor& x;
+  const FbTensor& weight;  // Or absent.
+  const FbTensor& y;
+  const FbTensor& rstd;  // Or absent.
+  Norm norm;
+};
+
+struct BackwardCall {
+  const FbTensor& dy;
+  const FbTensor& x;
+  const FbTensor& weight;  // Or absent.
+  const FbTensor& rstd;
+  const FbTensor& dx;       // Or absent.
+  const FbTensor& dweight;  // Or absent.
+  Norm norm;
+};
+
+// FbEntry::reject_reason of both phases on a device type.
+const char* RejectForward(const FbCall* call, int32_t device_type);
+const char* RejectBackward(const FbCall* call, int32_t device_type);
+
+// REQUIRES: the call was not rejected.
+inline Norm NormOf(const FbCall& call, const FbTensor& x, const FbTensor& weight) {
+  const auto& params = *static_cast<const FbRmsNormParams*>(call.params);
+  return {x.shape[0], x.shape[1], static_cast<float>(params.eps),
+          IsAbsent(weight) ? 0.0f : static_cast<float>(params.offset),
+          params.casting == FB_CASTING_LLAMA};
+}
+
+inline ForwardCall ForwardOf(const FbCall& call) {
+  const FbTensor* in = call.inputs;
+  return {in[0], in[1], call.outputs[0], call.outputs[1], NormOf(call, in[0], in[1])};
+}
+
+inline BackwardCall BackwardOf(const FbCall& call) {
+  const FbTensor* in = call.inputs;
+  return {in[0], in[1], in[2], in[3], call.outputs[0], call.outputs[1], NormOf(call, in[1], in[2])};
+}
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_RMS_NORM_CALL_H_

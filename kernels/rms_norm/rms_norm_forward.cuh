@@ -1,0 +1,160 @@
+// RMSNorm forward on the GPU: y = x * rsqrt(mean(x^2) + eps) * (offset + weight), sums in f32.
+//
+// Traffic: x read once, y written once, weight from L1 after a block's first row. Determinism: the
+// order of each row's sum is fixed by the policy. No atomics.
+
+#ifndef KERNELS_RMS_NORM_RMS_NORM_FORWARD_CUH_
+#define KERNELS_RMS_NORM_RMS_NORM_FORWARD_CUH_
+
+#include "kernels/common/dispatch.h"
+#include "kernels/common/vector.cuh"
+#include "kernels/rms_norm/rms_norm_call.h"
+#include "kernels/rms_norm/row_sum.cuh"
+
+namespace fuseboard::rms_norm {
+
+struct ForwardArgs {
+  const void* x;
+  const void* weight;  // Or NULL.
+  void* y;
+  float* rstd;  // Or NULL.
+  int64_t x_stride;
+  int64_t y_stride;
+  int32_t weight_dtype;
+  Norm norm;
+};
+
+// (normed, rounded where the model rounds) * (offset + weight).
+template <typename X, int kLanes>
+__device__ __forceinline__ void Scale(float (&v)[kLanes], float rstd, const Norm& norm,
+                                      bool has_weight, const float (&weight)[kLanes]) {
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) v[i] *= rstd;
+  if (norm.round_normed) RoundFloats<X>(v);
+  if (!has_weight) return;
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) v[i] *= norm.offset + weight[i];
+}
+
+// Rows held in registers, kPacks packs per thread. blockDim = (threads per row, rows per block).
+// kSameWeight: weight has the dtype X, which makes its loads as short as x's.
+// REQUIRES: all rows in 16-byte runs.
+template <typename X, typename Y, bool kSameWeight, int kPacks>
+__global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
+    RmsNormForwardKernel(const ForwardArgs args) {
+  constexpr int kLanes = kPackLanes<X>;
+  constexpr bool kHoldWeight = kSameWeight && kPacks <= 4;  // 64 registers are the limit.
+  __shared__ RowSumStorage sums;
+  const bool has_weight = args.weight != nullptr;
+  const int cluster = static_cast<int>(ClusterSize());
+  const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
+  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x) * cluster;
+  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
+  bool cluster_started = cluster == 1;
+  if (!cluster_started) ClusterArrive();
+
+  int turn = 0;
+  for (int64_t base = int64_t{blockIdx.x} / cluster * blockDim.y; base < args.norm.rows;
+       base += row_step, turn ^= 1) {
+    const int64_t row = base + threadIdx.y;
+    const bool active = row < args.norm.rows;
+    const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
+
+    Lanes<X, kLanes> held[kPacks];
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      held[p] = {};
+      if (active && pack < row_packs) held[p] = LoadLanesStreaming<X, kLanes>(x + pack * kLanes);
+    }
+    Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
+    if constexpr (kHoldWeight) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int pack = first + p * step;
+        weight[p] = {};
+        if (has_weight && pack < row_packs) {
+          weight[p] = LoadLanes<X, kLanes>(static_cast<const X*>(args.weight) + pack * kLanes);
+        }
+      }
+    }
+
+    float square[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      float v[kLanes];
+      Unpack<X, kLanes>(held[p], v);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) square[i % 2] += v[i] * v[i];
+    }
+    if (!cluster_started) {
+      ClusterWait();  // No block may write to another's memory before that one runs.
+      cluster_started = true;
+    }
+    const float sum = RowSum(square[0] + square[1], sums.block[turn], sums.cluster[turn]);
+    const float rstd = rsqrtf(sum / static_cast<float>(args.norm.hidden) + args.norm.eps);
+    if (!active) continue;
+    if (args.rstd != nullptr && first == 0) args.rstd[row] = rstd;
+
+    Y* y = static_cast<Y*>(args.y) + row * args.y_stride;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (pack >= row_packs) break;
+      float v[kLanes];
+      float w[kLanes] = {};
+      Unpack<X, kLanes>(held[p], v);
+      if constexpr (kHoldWeight) {
+        Unpack<X, kLanes>(weight[p], w);
+      } else if (has_weight) {
+        const int32_t dtype = kSameWeight ? kDTypeOf<X> : args.weight_dtype;
+        LoadFloatsOf<kLanes>(dtype, args.weight, int64_t{pack} * kLanes, w);
+      }
+      Scale<X, kLanes>(v, rstd, args.norm, has_weight, w);
+      StoreFloats<Y, kLanes>(y + pack * kLanes, v);
+    }
+  }
+}
+
+// Any alignment and width, element by element; reads each row twice, the second time from L1 or L2.
+template <typename X, typename Y>
+__global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const ForwardArgs args) {
+  __shared__ RowSumStorage sums;
+  const bool has_weight = args.weight != nullptr;
+  const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
+  int turn = 0;
+  for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < args.norm.rows;
+       base += row_step, turn ^= 1) {
+    const int64_t row = base + threadIdx.y;
+    const bool active = row < args.norm.rows;
+    const int64_t hidden = active ? args.norm.hidden : 0;
+    const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
+    Y* y = static_cast<Y*>(args.y) + (active ? row : 0) * args.y_stride;
+
+    float square = 0.0f;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
+      float v[1];
+      LoadFloats<X, 1>(x + i, v);
+      square += v[0] * v[0];
+    }
+    const float sum = RowSum(square, sums.block[turn], sums.cluster[turn]);
+    const float rstd = rsqrtf(sum / static_cast<float>(args.norm.hidden) + args.norm.eps);
+    if (active && args.rstd != nullptr && threadIdx.x == 0) args.rstd[row] = rstd;
+
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
+      float v[1];
+      float w[1] = {};
+      LoadFloats<X, 1>(x + i, v);
+      if (has_weight) LoadFloatsOf<1>(args.weight_dtype, args.weight, i, w);
+      Scale<X, 1>(v, rstd, args.norm, has_weight, w);
+      StoreFloats<Y, 1>(y + i, v);
+    }
+  }
+}
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_RMS_NORM_FORWARD_CUH_

@@ -1,0 +1,166 @@
+// How rms_norm is cut for a device. Host-only and constexpr, so it is tested without a GPU.
+//
+// A row belongs to `threads_per_row` threads in each of `cluster` blocks, and each of these threads
+// holds `packs` packs of 16 bytes of it. What does not fit that way takes the looping kernels
+// (packs == 0), which read each row twice.
+
+#ifndef KERNELS_RMS_NORM_RMS_NORM_POLICY_H_
+#define KERNELS_RMS_NORM_RMS_NORM_POLICY_H_
+
+#include <stdint.h>
+
+namespace fuseboard::rms_norm {
+
+struct Policy {
+  int packs;            // Per thread: 1, 2, 4 or 8; 0: looping kernel.
+  int threads_per_row;  // In one block. Up to 32 a power of two, beyond a multiple of 32.
+  int rows_per_block;
+  int cluster;         // Blocks that share a row; a power of two up to 8.
+  int blocks_per_sm;   // Of a persistent grid; 0: one block per rows_per_block rows.
+  int stages;          // Backward: rows in flight in shared memory per row of a block.
+  bool shared_weight;  // Backward: the weight stays in shared memory; else it is read per row.
+
+  friend constexpr bool operator==(const Policy&, const Policy&) = default;
+};
+
+inline constexpr int kWarp = 32;
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxCluster = 8;
+// Shared memory of a block that every device from sm_80 on has: 99 KiB on sm_86, 89 and 120, less
+// 1 KiB for the system; 227 KiB on sm_90 and 100.
+constexpr int64_t SharedBytesPerBlock(int sm) {
+  return (sm >= 90 && sm < 120) ? 227 * 1024 : 98 * 1024;
+}
+
+// Blocks are counted in 31 bits; more groups of rows than this are looped over.
+inline constexpr int64_t kMaxGroups = int64_t{1} << 28;
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr int NextPowerOfTwo(int64_t value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// Cuts a row of `row_packs` packs over the fewest blocks of at most `max_threads` threads with
+// `packs` packs each, and fills blocks up to `block_threads` threads with rows; {} (packs == 0) if
+// `max_cluster` blocks are not enough.
+constexpr Policy CutRow(int64_t row_packs, int packs, int max_threads, int max_cluster,
+                        int block_threads) {
+  int cluster = 1;
+  while (cluster <= max_cluster && row_packs > int64_t{cluster} * max_threads * packs) cluster *= 2;
+  if (cluster > max_cluster) return {};
+  const int64_t threads = CeilDiv(row_packs, int64_t{cluster} * packs);
+  const int per_row = threads <= kWarp ? NextPowerOfTwo(threads)
+                                       : static_cast<int>(CeilDiv(threads, kWarp) * kWarp);
+  const int rows = block_threads / per_row;
+  return {.packs = packs,
+          .threads_per_row = per_row,
+          .rows_per_block = rows > 1 && cluster == 1 ? rows : 1,
+          .cluster = cluster,
+          .blocks_per_sm = 0,
+          .stages = 0,
+          .shared_weight = false};
+}
+
+// Forward reads a row once, into registers. `row_packs` is hidden / elements per pack.
+constexpr Policy SelectForward(int sm, int64_t row_packs) {
+  const int max_cluster = sm >= 90 ? kMaxCluster : 1;
+  // Expected: 1 KiB rows and less give a thread one or two packs; 16 bytes in flight from each of
+  // 2,048 threads is the 32 KiB per multiprocessor that 4.3 TB/s at about 1 us of latency needs.
+  if (row_packs <= 32) return CutRow(row_packs, 1, kWarp, 1, 128);
+  if (row_packs <= 64) return CutRow(row_packs, 2, kWarp, 1, 128);
+  // Expected: 4 packs keep the row and the weight within 64 registers. One row per block beyond a
+  // warp: rows that share a block would wait for each other.
+  if (row_packs <= 128) return CutRow(row_packs, 4, kWarp, 1, 128);
+  if (row_packs <= 2048) return CutRow(row_packs, 4, 512, 1, kWarp);
+  // Wide rows: small blocks, so that one block's reads overlap another's writes.
+  if (row_packs <= 8 * 512 * int64_t{max_cluster}) {
+    return CutRow(row_packs, 8, 512, max_cluster, kWarp);
+  }
+  return CutRow(row_packs, 8, kMaxThreads, max_cluster, kWarp);
+}
+
+// Shared memory of a backward block: `stages` rows of x and dy, and the weight in f32 or, at the
+// end, the sums of a block's rows for dweight. `x_bytes` and `dy_bytes` are element sizes.
+constexpr int64_t BackwardSharedBytes(const Policy& policy, int x_bytes, int dy_bytes) {
+  const int64_t lanes =
+      int64_t{policy.rows_per_block} * policy.threads_per_row * policy.packs * (16 / x_bytes);
+  const int weight_bytes = policy.shared_weight ? 4 : 0;
+  return lanes * (int64_t{policy.stages} * (x_bytes + dy_bytes) + weight_bytes);
+}
+
+constexpr bool FitsShared(const Policy& policy, int sm, int x_bytes, int dy_bytes) {
+  // 2 KiB per block for the system and the static part.
+  const int64_t block = BackwardSharedBytes(policy, x_bytes, dy_bytes) + 2048;
+  return block * policy.blocks_per_sm <= SharedBytesPerBlock(sm);
+}
+
+// Backward is a persistent grid: the sums for dweight stay in registers from row to row. The number
+// of blocks, and so the order of the sums, depends on sm_count alone.
+constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes) {
+  const int max_cluster = sm >= 90 ? kMaxCluster : 1;
+  Policy policy = {};
+  // Expected: few packs per thread keep the f32 sums (8 per pack of 16-bit floats) in registers.
+  if (row_packs <= 32) {
+    policy = CutRow(row_packs, 1, kWarp, 1, 256);
+  } else if (row_packs <= 512) {
+    policy = CutRow(row_packs, 2, 256, 1, 256);
+  } else if (row_packs <= 4 * 512 * int64_t{max_cluster}) {
+    policy = CutRow(row_packs, 4, 512, max_cluster, 256);
+  } else {
+    policy = CutRow(row_packs, 8, 512, max_cluster, 256);
+  }
+  if (policy.packs == 0) return policy;
+  const int threads = policy.threads_per_row * policy.rows_per_block;
+  // Expected: at 8 KiB rows, 3 blocks of 256 threads with 3 stages hold up to 144 KiB in flight.
+  policy.blocks_per_sm = threads <= 256 ? 3 : (threads <= 512 ? 2 : 1);
+  policy.stages = 3;
+  policy.shared_weight = true;
+  const auto fits = [&] { return FitsShared(policy, sm, x_bytes, dy_bytes); };
+  while (policy.stages > 2 && !fits()) --policy.stages;
+  while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
+  if (!fits()) policy.stages = 1;
+  if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
+  return fits() ? policy : Policy{};
+}
+
+// Blocks of a backward grid, all of them resident. Clusters are scheduled within a group of
+// multiprocessors (16 or 18 on H200), of which 16 are counted on: one cluster too many would run
+// alone after all the others.
+constexpr int64_t BackwardBlocks(const Policy& policy, int64_t rows, int sm_count) {
+  const int64_t groups = CeilDiv(rows, policy.rows_per_block);
+  const int64_t usable = policy.cluster > 2 && sm_count >= 16 ? sm_count / 16 * 16 : sm_count;
+  const int64_t resident = usable * policy.blocks_per_sm / policy.cluster;
+  const int64_t used = groups < resident ? groups : (resident < 1 ? 1 : resident);
+  return used * policy.cluster;
+}
+
+// The looping kernels: a warp or a block of 512 threads per row.
+constexpr Policy SelectLooping(int64_t hidden) {
+  const bool warp = hidden <= 1024;
+  return {.packs = 0,
+          .threads_per_row = warp ? kWarp : 512,
+          .rows_per_block = warp ? 8 : 1,
+          .cluster = 1,
+          .blocks_per_sm = warp ? 4 : 2,
+          .stages = 0,
+          .shared_weight = false};
+}
+
+// Blocks of the looping backward. It adds up dweight in memory, a row of f32 per row of the block,
+// in 64 MiB at most unless one block needs more.
+constexpr int64_t LoopingBackwardBlocks(const Policy& policy, int64_t rows, int64_t hidden,
+                                        int sm_count) {
+  const int64_t block_bytes = policy.rows_per_block * hidden * int64_t{sizeof(float)};
+  const int64_t by_memory = (int64_t{64} << 20) / block_bytes;
+  int64_t blocks = int64_t{sm_count} * policy.blocks_per_sm;
+  if (blocks > by_memory) blocks = by_memory < 1 ? 1 : by_memory;
+  const int64_t groups = CeilDiv(rows, policy.rows_per_block);
+  return blocks < groups ? blocks : groups;
+}
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_RMS_NORM_POLICY_H_
