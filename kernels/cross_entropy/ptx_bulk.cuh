@@ -1,0 +1,130 @@
+// Asynchronous copies and barriers of sm_90 that the ring kernel is made of: memory barriers
+// (mbarrier), bulk copies that report to one, and stores into another block of the cluster that
+// report to one there. Before sm_90 each traps: SelectPolicy never picks the ring there.
+
+#ifndef KERNELS_CROSS_ENTROPY_PTX_BULK_CUH_
+#define KERNELS_CROSS_ENTROPY_PTX_BULK_CUH_
+
+#include <stdint.h>
+
+#include "kernels/common/ptx.cuh"
+
+namespace fuseboard::cross_entropy {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// `arrivals` is the number of arrivals that ends a phase.
+__device__ __forceinline__ void BarrierInit(uint64_t* barrier, uint32_t arrivals) {
+#if defined(FB_PTX_SM90)
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
+               "r"(arrivals)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
+// Makes BarrierInit visible to the whole cluster and to the copy engine.
+__device__ __forceinline__ void FenceBarrierInit() {
+#if defined(FB_PTX_SM90)
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
+__device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
+#if defined(FB_PTX_SM90)
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+#else
+  __trap();
+#endif
+}
+
+// Arrives, and holds the phase open until `bytes` have been reported to the barrier.
+__device__ __forceinline__ void BarrierArriveExpecting(uint64_t* barrier, uint32_t bytes) {
+#if defined(FB_PTX_SM90)
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+// Waits until the phase of this parity has ended; what its arrivals wrote, in any block of the
+// cluster, is then visible.
+__device__ __forceinline__ void BarrierWait(uint64_t* barrier, uint32_t parity) {
+#if defined(FB_PTX_SM90)
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{.reg .pred p;\n"
+        " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, p;}"
+        : "=r"(done)
+        : "r"(SharedAddress(barrier)), "r"(parity)
+        : "memory");
+  }
+#else
+  __trap();
+#endif
+}
+
+// An L2 policy for data that is read once.
+__device__ __forceinline__ uint64_t EvictFirstPolicy() {
+  uint64_t policy = 0;
+#if defined(FB_PTX_SM90)
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+// Starts copying `bytes`, a multiple of 16 between 16-byte aligned addresses, and reports them to
+// `barrier`.
+__device__ __forceinline__ void BulkLoad(void* shared, const void* global, uint32_t bytes,
+                                         uint64_t* barrier, uint64_t l2_policy) {
+#if defined(FB_PTX_SM90)
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1], %2, [%3], %4;" ::"r"(SharedAddress(shared)),
+      "l"(global), "r"(bytes), "r"(SharedAddress(barrier)), "l"(l2_policy)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+// Writes 16 bytes to the place of `shared` in block `rank`, and reports them to the barrier at the
+// place of `barrier` there.
+__device__ __forceinline__ void ClusterStoreAsync(void* shared, uint64_t* barrier, uint32_t rank,
+                                                  uint4 value) {
+#if defined(FB_PTX_SM90)
+  uint32_t remote, remote_barrier;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(remote)
+      : "r"(SharedAddress(shared)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(remote_barrier)
+      : "r"(SharedAddress(barrier)), "r"(rank));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(remote),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(remote_barrier)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+// A barrier of the block's first `threads` threads, whole warps.
+__device__ __forceinline__ void SyncThreads(int threads) {
+  asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+}
+
+}  // namespace fuseboard::cross_entropy
+
+#endif  // KERNELS_CROSS_ENTROPY_PTX_BULK_CUH_

@@ -1,0 +1,82 @@
+// How a row of any base and length is cut: `units` aligned pieces of 16 bytes, and the `edges`
+// fewer than 16 bytes before and after them, which are taken element by element.
+
+#ifndef KERNELS_CROSS_ENTROPY_ROW_LAYOUT_CUH_
+#define KERNELS_CROSS_ENTROPY_ROW_LAYOUT_CUH_
+
+#include <stdint.h>
+
+#include "kernels/cross_entropy/row_math.cuh"
+
+namespace fuseboard::cross_entropy {
+
+template <typename T>
+struct RowLayout {
+  static constexpr int kLanes = kPackLanes<T>;
+
+  int head;   // Elements before the first unit.
+  int units;  // Fit an int: a row has at most 2^30 elements.
+  int edges;  // Elements in no unit, before and after.
+
+  __device__ __forceinline__ RowLayout(const T* row, int vocab) {
+    const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16);
+    head = min(past == 0 ? 0 : (16 - past) / static_cast<int>(sizeof(T)), vocab);
+    units = (vocab - head) / kLanes;
+    edges = vocab - units * kLanes;
+  }
+
+  __device__ __forceinline__ int ColumnOfUnit(int unit) const { return head + unit * kLanes; }
+  __device__ __forceinline__ int ColumnOfEdge(int edge) const {
+    return edge < head ? edge : units * kLanes + edge;
+  }
+};
+
+// Where a row's gradient goes. Whole units are stored if they are aligned there as they are in the
+// logits, which is so in place and for like tensors.
+template <typename T>
+struct GradientRow {
+  T* row;
+  bool aligned;
+
+  __device__ __forceinline__ GradientRow(const Problem& p, int64_t index, const T* logits_row)
+      : row(static_cast<T*>(p.dlogits) + index * p.dlogits_stride),
+        aligned((reinterpret_cast<uintptr_t>(row) - reinterpret_cast<uintptr_t>(logits_row)) % 16 ==
+                0) {}
+
+  __device__ __forceinline__ void StoreUnit(int column, const Lanes<T, kPackLanes<T>>& unit) const {
+    if (aligned) {
+      StoreLanes<T, kPackLanes<T>>(row + column, unit);
+      return;
+    }
+    float x[kPackLanes<T>];
+    Unpack<T, kPackLanes<T>>(unit, x);
+#pragma unroll
+    for (int i = 0; i < kPackLanes<T>; ++i) {
+      const float one[1] = {x[i]};
+      StoreFloats<T, 1>(row + column + i, one);
+    }
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ Lanes<T, kPackLanes<T>> ZeroUnit() {
+  Lanes<T, kPackLanes<T>> unit;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) unit.word[i] = 0;
+  return unit;
+}
+
+// Fills units [first, end) of the gradient in steps of `step`, and the edge this thread has.
+template <typename T>
+__device__ __forceinline__ void StoreZeros(const RowLayout<T>& layout, const GradientRow<T>& out,
+                                           int first, int end, int step, int edge) {
+  for (int unit = first; unit < end; unit += step) {
+    out.StoreUnit(layout.ColumnOfUnit(unit), ZeroUnit<T>());
+  }
+  const float zero[1] = {0.0f};
+  if (edge < layout.edges) StoreFloats<T, 1>(out.row + layout.ColumnOfEdge(edge), zero);
+}
+
+}  // namespace fuseboard::cross_entropy
+
+#endif  // KERNELS_CROSS_ENTROPY_ROW_LAYOUT_CUH_
