@@ -1,0 +1,216 @@
+// torch.ops.fuseboard.cross_entropy: kernels, fake functions and autograd.
+//
+// The forward reads the logits once and keeps loss and log-sum-exp; the backward reads them again and
+// writes the gradient: 2 + 4 bytes per bf16 element, and the caller's logits are left alone, which
+// autograd keeps alive anyway. Writing the gradient in the forward would be 4, but into a second tensor
+// that lives until the backward, and scaled again there by an upstream gradient that is not 1.
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "kernels/torch/autocast_off.h"
+#include "kernels/torch/checks.h"
+#include "kernels/torch/counters.h"
+#include "kernels/torch/cross_entropy_rows.h"
+#include "kernels/torch/cross_entropy_targets.h"
+#include "kernels/torch/device.h"
+#include "kernels/torch/saved_node.h"
+
+namespace fuseboard::torch_binding {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+constexpr char kName[] = "cross_entropy";
+
+void Check(const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
+           const CrossEntropyOptions& options) {
+  CheckFloating(kName, "logits", logits);
+  CheckDim(kName, "logits", logits, 2);
+  CheckTarget(kName, "logits.size(0)", logits.sym_size(0), target);
+  CheckSameDevice(kName, "logits", logits, "target", target);
+  CheckClassWeight(kName, logits.sym_size(1), class_weight);
+  CheckSameDevice(kName, "logits", logits, "class_weight", ValueOrUndefined(class_weight));
+  options.Check(kName);
+}
+
+// ---- Forward ----
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(
+    const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
+    const OptionalTensor& divisor, int64_t ignore_index, double label_smoothing, double softcap,
+    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+    int64_t kernel) {
+  const CrossEntropyOptions options{ignore_index, label_smoothing, softcap,  logit_scale,
+                                    z_loss_scale, z_loss_in_loss,  reduction};
+  Check(logits, target, class_weight, options);
+  CheckTargetsOnCpu(kName, target, logits.size(1), ignore_index);
+  const c10::DeviceGuard guard(logits.device());
+  const AutocastOff autocast_off;
+  const at::ScalarType dtype = AccumulationType(logits.scalar_type());
+  const int64_t num_rows = logits.size(0);
+  CrossEntropyRows rows{.logits = logits, .target = target};
+  if (class_weight.has_value()) rows.class_weight = class_weight->to(dtype).contiguous();
+  rows.loss = Empty({num_rows}, dtype, logits.device());
+  rows.lse = Empty({num_rows}, dtype, logits.device());
+  if (z_loss_scale > 0) rows.z_loss = Empty({num_rows}, dtype, logits.device());
+  Counters::Instance().Add(Operation::kCrossEntropy, CrossEntropyForward(rows, options, kernel));
+  Tensor inverse;
+  if (reduction == kReduceMean) {
+    inverse = InverseDivisor(target, rows.class_weight, ValueOrUndefined(divisor), ignore_index,
+                             dtype);
+  }
+  Tensor loss = Reduce(rows.loss, inverse, reduction);
+  Tensor z_loss = rows.z_loss.defined() ? Reduce(rows.z_loss, inverse, reduction)
+                                        : at::zeros(loss.sizes(), loss.options());
+  if (!inverse.defined()) inverse = Empty({0}, dtype, logits.device());
+  return {std::move(loss), std::move(z_loss), std::move(rows.lse), std::move(inverse)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> ForwardMeta(
+    const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
+    const OptionalTensor& /*divisor*/, int64_t ignore_index, double label_smoothing, double softcap,
+    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+    int64_t /*kernel*/) {
+  Check(logits, target, class_weight,
+        {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
+         reduction});
+  const auto options = logits.options().dtype(AccumulationType(logits.scalar_type()));
+  const auto per_row = logits.sym_sizes().slice(0, 1);
+  const auto scalar = logits.sym_sizes().slice(0, 0);
+  const auto loss = reduction == kReduceNone ? per_row : scalar;
+  return {at::empty_symint(loss, options), at::empty_symint(loss, options),
+          at::empty_symint(per_row, options),
+          reduction == kReduceMean ? at::empty_symint(scalar, options) : at::empty({0}, options)};
+}
+
+// ---- Backward ----
+
+Tensor Backward(const Tensor& dloss, const Tensor& logits, const Tensor& target,
+                const OptionalTensor& class_weight, const Tensor& lse, const Tensor& inverse_divisor,
+                int64_t ignore_index, double label_smoothing, double softcap, double logit_scale,
+                double z_loss_scale, bool z_loss_in_loss, int64_t reduction, int64_t kernel) {
+  const CrossEntropyOptions options{ignore_index, label_smoothing, softcap,  logit_scale,
+                                    z_loss_scale, z_loss_in_loss,  reduction};
+  Check(logits, target, class_weight, options);
+  CheckSameDevice(kName, "logits", logits, "the gradient", dloss);
+  const c10::DeviceGuard guard(logits.device());
+  const AutocastOff autocast_off;
+  const at::ScalarType dtype = AccumulationType(logits.scalar_type());
+  CrossEntropyRows rows{.logits = logits, .target = target, .lse = lse.contiguous()};
+  if (class_weight.has_value()) rows.class_weight = class_weight->to(dtype).contiguous();
+  rows.scale = RowScale(dloss, inverse_divisor, reduction, logits.size(0), dtype);
+  rows.dlogits = Empty(logits.sizes(), logits.scalar_type(), logits.device());
+  Counters::Instance().Add(Operation::kCrossEntropy, CrossEntropyBackward(rows, options, kernel));
+  return std::move(rows.dlogits);
+}
+
+Tensor BackwardMeta(const Tensor& /*dloss*/, const Tensor& logits, const Tensor& /*target*/,
+                    const OptionalTensor& /*class_weight*/, const Tensor& /*lse*/,
+                    const Tensor& /*inverse_divisor*/, int64_t /*ignore_index*/,
+                    double /*label_smoothing*/, double /*softcap*/, double /*logit_scale*/,
+                    double /*z_loss_scale*/, bool /*z_loss_in_loss*/, int64_t /*reduction*/,
+                    int64_t /*kernel*/) {
+  return at::empty_symint(logits.sym_sizes(), logits.options());
+}
+
+// ---- The differentiable operator ----
+
+class CrossEntropyNode final
+    : public SavedNode<5, std::tuple<int64_t, double, double, double, double, bool, int64_t,
+                                     int64_t>> {
+ public:
+  std::string name() const override { return "FuseboardCrossEntropyBackward"; }
+
+  variable_list apply(variable_list&& grads) override {
+    const std::lock_guard lock(mutex_);
+    if (!grads[0].defined() || !task_should_compute_output(0)) return variable_list(1);
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("fuseboard::cross_entropy_backward", "")
+                               .typed<decltype(Backward)>();
+    const auto& [ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
+                 reduction, kernel] = attributes();
+    const Tensor logits = Unpack(0);
+    const BackwardGuard guard;
+    return {op.call(grads[0], logits, Unpack(1), UnpackOptional(2), Unpack(3), Unpack(4),
+                    ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,
+                    z_loss_in_loss, reduction, kernel)};
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> CallForward(
+    const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
+    const OptionalTensor& divisor, int64_t ignore_index, double label_smoothing, double softcap,
+    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+    int64_t kernel) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("fuseboard::cross_entropy_forward", "")
+                             .typed<decltype(Forward)>();
+  return op.call(logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap,
+                 logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+}
+
+std::tuple<Tensor, Tensor> Autograd(const Tensor& logits, const Tensor& target,
+                                    const OptionalTensor& class_weight,
+                                    const OptionalTensor& divisor, int64_t ignore_index,
+                                    double label_smoothing, double softcap, double logit_scale,
+                                    double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+                                    int64_t kernel) {
+  std::shared_ptr<CrossEntropyNode> node;
+  CheckNoGradient(kName, "class_weight", ValueOrUndefined(class_weight));
+  CheckNoGradient(kName, "divisor", ValueOrUndefined(divisor));
+  if (torch::autograd::compute_requires_grad(logits)) {
+    CheckNoForwardGradient(kName, logits);
+    node = NewNode<CrossEntropyNode>(logits);
+  }
+  auto [loss, z_loss, lse, inverse] = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return CallForward(logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap,
+                       logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+  }();
+  if (node) {
+    node->SetAttributes({ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,
+                         z_loss_in_loss, reduction, kernel});
+    node->Save(0, logits);
+    node->Save(1, target);
+    node->Save(2, class_weight);
+    node->Save(3, lse);
+    node->Save(4, inverse);
+    torch::autograd::set_history(loss, node);
+  }
+  return {std::move(loss), std::move(z_loss)};
+}
+
+std::tuple<Tensor, Tensor> WithoutAutograd(const Tensor& logits, const Tensor& target,
+                                           const OptionalTensor& class_weight,
+                                           const OptionalTensor& divisor, int64_t ignore_index,
+                                           double label_smoothing, double softcap,
+                                           double logit_scale, double z_loss_scale,
+                                           bool z_loss_in_loss, int64_t reduction, int64_t kernel) {
+  auto [loss, z_loss, lse, inverse] =
+      CallForward(logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap,
+                  logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+  return {std::move(loss), std::move(z_loss)};
+}
+
+TORCH_LIBRARY_IMPL(fuseboard, CPU, m) {
+  m.impl("cross_entropy_forward", Forward);
+  m.impl("cross_entropy_backward", Backward);
+}
+TORCH_LIBRARY_IMPL(fuseboard, CUDA, m) {
+  m.impl("cross_entropy_forward", Forward);
+  m.impl("cross_entropy_backward", Backward);
+}
+TORCH_LIBRARY_IMPL(fuseboard, Meta, m) {
+  m.impl("cross_entropy_forward", ForwardMeta);
+  m.impl("cross_entropy_backward", BackwardMeta);
+}
+TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) {
+  m.impl("cross_entropy", WithoutAutograd);
+}
+TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) { m.impl("cross_entropy", Autograd); }
+
+}  // namespace
+}  // namespace fuseboard::torch_binding

@@ -1,0 +1,72 @@
+#include "kernels/torch/scale_gradients.h"
+
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+#include "kernels/torch/autocast_off.h"
+#include "kernels/torch/checks.h"
+
+namespace fuseboard::torch_binding {
+namespace {
+
+// Whether a tracer watches: then the multiplication must be an operator without side effects.
+bool IsTraced(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys =
+      tensor.key_set() | c10::impl::tls_local_dispatch_key_set().included_;
+  return keys.has_any(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
+}
+
+// NOTE: a factor of 0 dimensions would be rounded to the tensor's dtype first (1/3 loses 0.1 % in bf16);
+// one of the tensor's own rank makes the product fp32.
+at::Tensor WithRankOf(const at::Tensor& tensor, const at::Tensor& factor) {
+  return factor.reshape(std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 1));
+}
+
+void ScaleOnCpu(at::Tensor& tensor, const at::Tensor& factor) {
+  constexpr int64_t kBlockElements = int64_t{4} << 20;  // The product is widened in blocks of 16 MiB.
+  const int64_t row_elements = std::max<int64_t>(1, tensor.numel() / std::max<int64_t>(1, tensor.size(0)));
+  const int64_t step = std::max<int64_t>(1, kBlockElements / row_elements);
+  for (int64_t begin = 0; begin < tensor.size(0); begin += step) {
+    at::Tensor block = tensor.narrow(0, begin, std::min(step, tensor.size(0) - begin));
+    at::mul_out(block, block, WithRankOf(block, factor));
+  }
+}
+
+// The gradient scaler's operator is the one multi-tensor kernel of ATen that takes an fp32 factor from
+// device memory for tensors of any dtype.
+void ScaleOnCuda(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
+  const c10::DeviceGuard guard(factor.device());
+  at::Tensor found_infinite = at::zeros({1}, factor.options().dtype(at::kFloat));
+  const at::Tensor scale = factor.to(at::kFloat).reshape({1});
+  at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_infinite, scale);
+}
+
+bool FitsScaler(const at::Tensor& tensor) {
+  return tensor.is_cuda() && tensor.scalar_type() != at::kDouble;
+}
+
+}  // namespace
+
+void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place) {
+  if (tensors.empty()) return;
+  const AutocastOff autocast_off;
+  const bool writable =
+      std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return !IsTraced(t); });
+  if (!in_place || !writable) {
+    for (at::Tensor& tensor : tensors) {
+      tensor = at::mul(tensor, WithRankOf(tensor, factor)).to(tensor.scalar_type());
+    }
+  } else if (std::all_of(tensors.begin(), tensors.end(), FitsScaler)) {
+    ScaleOnCuda(tensors, factor);
+  } else {
+    for (at::Tensor& tensor : tensors) ScaleOnCpu(tensor, factor);
+  }
+}
+
+}  // namespace fuseboard::torch_binding
