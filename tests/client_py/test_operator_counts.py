@@ -8,6 +8,15 @@ torch = pytest.importorskip("torch")
 
 from fuseboard._measure import Method
 from fuseboard._operator_counts import OperatorCountSource
+from fuseboard._sources import SourceError
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class LoggingMode(TorchDispatchMode):
+    """Somebody else's mode."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
 
 
 def names(counts) -> dict[str, int]:
@@ -96,6 +105,24 @@ def test_counting_changes_no_result():
     counted = step()
     source.stop()
     assert torch.equal(plain, counted)
+
+
+def test_an_active_dispatch_mode_makes_it_stand_down():
+    with LoggingMode(), pytest.raises(SourceError, match="another dispatch mode"):
+        OperatorCountSource().start()
+
+
+def test_a_mode_that_is_not_left_spoils_the_window_but_not_the_program():
+    source = OperatorCountSource()
+    source.start()
+    source.mark(0)
+    other = LoggingMode()
+    other.__enter__()
+    assert "was entered and not left" in source.stop().error
+    other.__exit__(None, None, None)
+    # Ours is innermost again: the program may go on; leave it for the tests that follow.
+    torch.add(torch.ones(1), 1)
+    torch._C._pop_torch_dispatch_stack(None)
 
 
 def test_abandoning_stops_counting():

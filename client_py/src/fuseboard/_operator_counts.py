@@ -9,10 +9,11 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuseboard._measure import KernelCount, Method
-from fuseboard._sources import Counts
+from fuseboard._sources import Counts, SourceError
 
 
 class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -21,9 +22,10 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts: collections.Counter[str] = collections.Counter()
+        self.counting = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view:
+        if self.counting and not func.is_view:
             self.counts[str(func._schema.name).replace("::", ".")] += 1
         return func(*args, **(kwargs or {}))
 
@@ -38,7 +40,14 @@ class OperatorCountSource:
         self._per_step: list[int] = []
 
     def start(self) -> None:
-        """Begins to count."""
+        """Begins to count.
+
+        Raises:
+            SourceError: Another dispatch mode is active: it may end before the window, and modes
+                must end in the order of a stack.
+        """
+        if torch._C._len_torch_dispatch_stack() > 0:
+            raise SourceError("another dispatch mode of torch is active")
         self._per_step = []
         self._mode = _CountingMode()
         self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -53,7 +62,8 @@ class OperatorCountSource:
         mode, self._mode = self._mode, None
         if mode is None:
             return Counts(error="no window is open")
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if not _leave(mode):
+            return Counts(error="another dispatch mode of torch was entered and not left")
         total = mode.counts.total()
         if total == 0:
             return Counts(error="window holds no operator call")
@@ -67,4 +77,14 @@ class OperatorCountSource:
         """Stops counting and forgets."""
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            _leave(mode)
+
+
+def _leave(mode: _CountingMode) -> bool:
+    """Leaves `mode` if it is the innermost; else it only stops counting, and False is returned."""
+    depth = torch._C._len_torch_dispatch_stack()
+    if depth == 0 or torch._C._get_dispatch_stack_at(depth - 1) is not mode:
+        mode.counting = False
+        return False
+    mode.__exit__(None, None, None)
+    return True

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
+    from fuseboard._measure import Window
+
 _log = logging.getLogger("fuseboard")
 # All that patch() may wait for a daemon: finding, starting, asking.
 _START_DEADLINE_S = 5.0
@@ -55,6 +57,24 @@ class Patched:
         """As `fuseboard.step`, of this model."""
         if self._session is not None:
             self._session.mark()
+
+    def window(self, steps: int = 5, *, warmup: int = 3) -> None:
+        """Measures the steps to come; the window then stands in `report` and at the daemon.
+
+        Args:
+            steps: Steps in which launches (GPU) or operators (CPU) are counted; they run slower.
+            warmup: Steps before them, without instruments, whose time is taken.
+
+        Raises:
+            ValueError: A number of steps that is out of range.
+        """
+        if self._session is not None:
+            self._session.measure(steps, warmup)
+
+    def add_window(self, window: Window, device_name: str) -> None:
+        """Takes a window that was measured elsewhere into `report` and to the daemon."""
+        if self._session is not None:
+            self._session.add_window(window, device_name)
 
     def __enter__(self) -> Self:
         return self

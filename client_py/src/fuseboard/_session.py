@@ -16,9 +16,9 @@ from typing import Any
 
 from fuseboard import _messages, _rank_policy
 from fuseboard._errors import FuseboardError
-from fuseboard._measure import Window
+from fuseboard._measure import Variant, Window
 from fuseboard._messages import Request
-from fuseboard._plan import OperationCounter, Plan, Rule, SiteRefusal, native_plan
+from fuseboard._plan import DecisionKind, OperationCounter, Plan, Rule, SiteRefusal, native_plan
 from fuseboard._reporter import Acknowledgement, Progress
 
 _log = logging.getLogger("fuseboard")
@@ -89,6 +89,7 @@ class Session:
         self._boundary: Any = None
         self._uplink: Any = None
         self._windows: tuple[Window, ...] = ()
+        self._measuring: Any = None
         self._ended = False
         self.problem = ""
 
@@ -119,6 +120,36 @@ class Session:
                 self._switch(step)
         except Exception as error:  # noqa: BLE001
             _log.warning("step %d goes on unchanged: %s", step, _text(error))
+        if self._measuring is not None:
+            self._measuring.boundary(step)
+            if self._measuring.finished:
+                self._measuring = None
+
+    def measure(self, steps: int, warmup: int) -> None:
+        """Has a window over the next steps measured; one that is open already ends unfinished.
+
+        Raises:
+            ValueError: A number of steps that is out of range.
+        """
+        from fuseboard._profile import StepWindows
+        from fuseboard._schedule import Schedule
+
+        schedule = Schedule(active=steps, warmup=warmup)
+        environment = self._request.environment
+        kinds = {decision.kind for decision in self.in_force.plan.decisions}
+        self._end_window()
+        self._measuring = StepWindows(
+            schedule,
+            Variant.NATIVE if kinds <= {DecisionKind.NATIVE} else Variant.PLAN,
+            device_type=environment.device_type,
+            revision=lambda: self.in_force.plan.revision,
+            on_window=lambda w: self.add_window(w, environment.gpu_name or "cpu"),
+        )
+
+    def _end_window(self) -> None:
+        measuring, self._measuring = self._measuring, None
+        if measuring is not None:
+            measuring.close()
 
     def mark(self) -> None:
         """Ends a step explicitly."""
@@ -128,6 +159,7 @@ class Session:
     def end(self, restore: bool) -> None:
         """Stops switching; with `restore` also gives the model its own code back. May be repeated."""
         self._ended = True
+        self._end_window()
         if self._boundary is not None:
             self._boundary.close()
         if restore:
