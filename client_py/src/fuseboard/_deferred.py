@@ -382,7 +382,7 @@ class _Link(torch.autograd.Function):
         with torch.enable_grad():
             before = recipe.parent.materialised().detach().requires_grad_()
             after = recipe.replay(before)
-        return None, None, torch.autograd.grad(after, before, grad)[0]
+        return (None, None, *torch.autograd.grad(after, (before,), grad))
 
 
 class _Anchor(torch.autograd.Function):
