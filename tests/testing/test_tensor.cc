@@ -88,14 +88,18 @@ double RoundToDType(int32_t dtype, double value) {
 
 TestTensor::TestTensor(int32_t dtype, std::vector<int64_t> shape, Layout layout)
     : dtype_(dtype), shape_(std::move(shape)), layout_(layout) {
-  if (layout_.row_stride < 0) layout_.row_stride = cols();
-  const int64_t span = rows() == 0 ? 0 : (rows() - 1) * layout_.row_stride + cols();
+  const bool vector = shape_.size() == 1;
+  if (layout_.row_stride < 0) layout_.row_stride = vector ? 1 : cols();
+  const int64_t runs = vector ? cols() : rows();
+  const int64_t span = runs == 0 ? 0 : (runs - 1) * layout_.row_stride + (vector ? 1 : cols());
   const int64_t bytes = (layout_.offset + span) * DTypeBytes(dtype_);
   image_.assign(static_cast<size_t>(bytes + 2 * kGuardBytes), kInitialByte);
 }
 
 int64_t TestTensor::ByteOf(int64_t row, int64_t col) const {
-  return kGuardBytes + (layout_.offset + row * layout_.row_stride + col) * DTypeBytes(dtype_);
+  const int64_t index =
+      shape_.size() == 1 ? col * layout_.row_stride : row * layout_.row_stride + col;
+  return kGuardBytes + (layout_.offset + index) * DTypeBytes(dtype_);
 }
 
 double TestTensor::At(int64_t row, int64_t col) const {
@@ -156,7 +160,7 @@ FbTensor TestTensor::View(void* base, int32_t device_type) const {
   if (absent()) return view;
   view.data = static_cast<uint8_t*>(base) + ByteOf(0, 0);
   std::copy(shape_.begin(), shape_.end(), view.shape);
-  view.stride[0] = shape_.size() == 2 ? layout_.row_stride : 1;
+  view.stride[0] = layout_.row_stride;
   view.stride[1] = shape_.size() == 2 ? 1 : 0;
   return view;
 }
@@ -165,9 +169,10 @@ void TestTensor::Poison(uint8_t byte) { std::fill(image_.begin(), image_.end(), 
 
 int64_t TestTensor::CountTouchedGuards(uint8_t byte) const {
   std::vector<bool> element(image_.size());
-  for (int64_t r = 0; r < rows() && cols() > 0; ++r) {
-    const auto first = element.begin() + ByteOf(r, 0);
-    std::fill(first, first + cols() * DTypeBytes(dtype_), true);
+  for (int64_t r = 0; r < rows(); ++r) {
+    for (int64_t c = 0; c < cols(); ++c) {
+      std::fill_n(element.begin() + ByteOf(r, c), DTypeBytes(dtype_), true);
+    }
   }
   int64_t touched = 0;
   for (size_t i = 0; i < image_.size(); ++i) touched += !element[i] && image_[i] != byte ? 1 : 0;

@@ -20,8 +20,9 @@ double RoundToDType(int32_t dtype, double value);
 
 // Where the elements of a tensor lie. Rows one after the other by default.
 struct Layout {
-  int64_t row_stride = -1;  // In elements; -1: as long as a row. 0: all rows are one.
-  int64_t offset = 0;       // Elements from a 256-byte boundary to the first: 1 is unaligned.
+  // In elements; -1: as long as a row. 0: all rows are one. For a vector: between its elements.
+  int64_t row_stride = -1;
+  int64_t offset = 0;  // Elements from a 256-byte boundary to the first: 1 is unaligned.
 };
 
 class TestTensor {
