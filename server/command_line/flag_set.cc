@@ -92,6 +92,15 @@ void FlagSet::Add(std::string name, std::string placeholder, std::string help,
   flags_.push_back({std::move(name), std::move(placeholder), std::move(help), std::move(set)});
 }
 
+void FlagSet::Add(std::string name, std::string placeholder, std::string help,
+                  std::vector<std::string>* target) {
+  flags_.push_back(
+      {std::move(name), std::move(placeholder), std::move(help), [target](absl::string_view value) {
+         target->emplace_back(value);
+         return absl::OkStatus();
+       }});
+}
+
 void FlagSet::AddDuration(std::string name, std::string help, std::optional<double>* seconds) {
   auto set = [seconds, name](absl::string_view value) {
     absl::StatusOr<double> parsed = ParseDurationSeconds(value);

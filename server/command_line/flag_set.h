@@ -30,6 +30,9 @@ class FlagSet {
            std::optional<int64_t>* target);
   void Add(std::string name, std::string placeholder, std::string help,
            std::optional<double>* target);
+  // May be given several times; each value is appended.
+  void Add(std::string name, std::string placeholder, std::string help,
+           std::vector<std::string>* target);
   // A duration such as "90", "90s", "30m" or "2h", in seconds.
   void AddDuration(std::string name, std::string help, std::optional<double>* seconds);
   // A switch without a value.

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace fuseboard {
@@ -22,19 +21,6 @@ absl::Status MakeOne(const std::string& folder, mode_t mode) {
 }
 
 }  // namespace
-
-absl::Status CheckSocketPath(const std::string& field, const std::string& path) {
-  if (!absl::StartsWith(path, "/")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " is \"", path, "\", want an absolute path"));
-  }
-  if (path.size() > kMaxSocketPathBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " has ", path.size(),
-                                                   " bytes, a socket's path has at most ",
-                                                   kMaxSocketPathBytes, ": ", path));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status EnsureFolder(const std::string& folder, mode_t mode) {
   for (size_t slash = folder.find('/', 1); slash != std::string::npos;

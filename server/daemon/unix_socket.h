@@ -12,12 +12,6 @@
 
 namespace fuseboard {
 
-// sun_path holds 108 bytes with the terminating zero.
-inline constexpr size_t kMaxSocketPathBytes = 107;
-
-// Errors: InvalidArgument that names `field`, for a path that is empty, relative or too long.
-absl::Status CheckSocketPath(const std::string& field, const std::string& path);
-
 // Creates `folder` and its missing parents: the last with `mode` whatever the umask, the parents
 // with 0755. A folder that exists is left as it is. Errors: PermissionDenied and others of mkdir,
 // naming the folder; FailedPrecondition if it is no folder or cannot be written to by this process.

@@ -42,7 +42,7 @@ struct Command {
 constexpr std::array kCommands = {
     Command{CommandId::kStatus, "status", Operand::kNone, "", kNoFlags,
             "How the daemon is: version, revision, addresses, problems."},
-    Command{CommandId::kModels, "models", Operand::kOptional, "TYPE", kNoFlags,
+    Command{CommandId::kModels, "models", Operand::kOptional, "[TYPE]", kNoFlags,
             "Model types the catalogue knows, or one of them with its entries."},
     Command{CommandId::kKernels, "kernels", Operand::kNone, "", kNoFlags,
             "Operations with their libraries, switches and active sites."},
