@@ -1,0 +1,160 @@
+"""The operations in plain PyTorch, in whatever dtype they are given: float64 for judging, or the model's.
+
+`call_*` give the operators Python defaults, so that a test names only what it is about.
+"""
+
+import torch
+import torch.nn.functional as F
+
+LLAMA, GEMMA, NONE_CASTING = 0, 1, 2
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def llama_rms_norm(x, weight, eps=1e-6):
+    """transformers' LlamaRMSNorm.forward."""
+    input_dtype = x.dtype
+    x = x.to(torch.float32)
+    variance = x.pow(2).mean(-1, keepdim=True)
+    x = x * torch.rsqrt(variance + eps)
+    return weight * x.to(input_dtype)
+
+
+def exact_rms_norm(x, weight=None, eps=1e-6, offset=0.0):
+    """Without any intermediate rounding."""
+    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    return y if weight is None else y * (weight + offset)
+
+
+def call_rms_norm(x, weight=None, eps=1e-6, offset=0.0, casting=LLAMA, kernel=-1):
+    """fuseboard::rms_norm."""
+    return torch.ops.fuseboard.rms_norm(x, weight, eps, offset, casting, kernel)
+
+
+def cross_entropy(
+    logits,
+    target,
+    class_weight=None,
+    divisor=None,
+    ignore_index=-100,
+    label_smoothing=0.0,
+    softcap=0.0,
+    logit_scale=1.0,
+    z_loss_scale=0.0,
+    z_loss_in_loss=False,
+    reduction=MEAN,
+):
+    """Loss and z-loss by the formula of kernels/abi/cross_entropy.h."""
+    z = logits * logit_scale
+    if softcap:
+        z = softcap * torch.tanh(z / softcap)
+    lse = torch.logsumexp(z, -1)
+    logp = z - lse[:, None]
+    valid = target != ignore_index
+    column = target.long().clamp(0, logits.shape[1] - 1)
+    weight = torch.ones_like(logits[0]) if class_weight is None else class_weight.to(logits.dtype)
+    picked = -logp.gather(1, column[:, None]).squeeze(1) * weight[column]
+    smooth = -(logp * weight).sum(-1) / logits.shape[1]
+    zero = torch.zeros((), dtype=logits.dtype, device=logits.device)
+    loss = (1 - label_smoothing) * picked + (label_smoothing * smooth if label_smoothing else 0)
+    z_loss = torch.where(valid, z_loss_scale * lse.square(), zero)
+    loss = torch.where(valid, loss, zero) + (z_loss if z_loss_in_loss else 0)
+    if reduction == NONE:
+        return loss, z_loss
+    if reduction == SUM:
+        return loss.sum(), z_loss.sum()
+    total = (weight[column] * valid).sum() if divisor is None else divisor.to(logits)
+    scale = torch.where(total == 0, zero, 1 / total)
+    return loss.sum() * scale, z_loss.sum() * scale
+
+
+def call_cross_entropy(
+    logits,
+    target,
+    class_weight=None,
+    divisor=None,
+    ignore_index=-100,
+    label_smoothing=0.0,
+    softcap=0.0,
+    logit_scale=1.0,
+    z_loss_scale=0.0,
+    z_loss_in_loss=False,
+    reduction=MEAN,
+    kernel=-1,
+):
+    """fuseboard::cross_entropy."""
+    return torch.ops.fuseboard.cross_entropy(
+        logits,
+        target,
+        class_weight,
+        divisor,
+        ignore_index,
+        label_smoothing,
+        softcap,
+        logit_scale,
+        z_loss_scale,
+        z_loss_in_loss,
+        reduction,
+        kernel,
+    )
+
+
+def linear_cross_entropy(hidden, weight, bias, target, **options):
+    """The loss with all logits."""
+    return cross_entropy(F.linear(hidden, weight, bias), target, **options)
+
+
+def call_linear_cross_entropy(
+    hidden,
+    weight,
+    bias,
+    target,
+    class_weight=None,
+    divisor=None,
+    ignore_index=-100,
+    label_smoothing=0.0,
+    softcap=0.0,
+    logit_scale=1.0,
+    z_loss_scale=0.0,
+    z_loss_in_loss=False,
+    reduction=MEAN,
+    dweight_dtype=0,
+    chunk_bytes=0,
+    kernel=-1,
+):
+    """fuseboard::fused_linear_cross_entropy."""
+    return torch.ops.fuseboard.fused_linear_cross_entropy(
+        hidden,
+        weight,
+        bias,
+        target,
+        class_weight,
+        divisor,
+        ignore_index,
+        label_smoothing,
+        softcap,
+        logit_scale,
+        z_loss_scale,
+        z_loss_in_loss,
+        reduction,
+        dweight_dtype,
+        chunk_bytes,
+        kernel,
+    )
+
+
+# Of a result in each dtype against float64, relative to the largest value: a few roundings.
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,
+}
+
+
+def assert_near(got, want, dtype=None):
+    """Compares with a float64 reference at the tolerance of `dtype` (default: got's)."""
+    assert got.shape == want.shape
+    want = want.double()
+    scale = want.abs().max().clamp(min=1e-30).item() if want.numel() else 1.0
+    tolerance = TOLERANCE[dtype or got.dtype]
+    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance * scale)
