@@ -18,21 +18,21 @@ namespace {
 CatalogMatch MatchEntry(const v1::CatalogEntry& entry, const v1::Site& site) {
   CatalogMatch match{&entry, false, false, ""};
   if (site.fingerprint().empty()) {
-    match.reason = absl::StrCat(
-        "the code has no fingerprint: ",
-        site.fingerprint_error().empty() ? "no reason given" : site.fingerprint_error());
+    match.reason = absl::StrCat("the code has no fingerprint: ", site.fingerprint_error().empty()
+                                                                     ? "no reason given"
+                                                                     : site.fingerprint_error());
     return match;
   }
   const auto known =
       std::find_if(entry.fingerprints().begin(), entry.fingerprints().end(),
                    [&](const v1::Fingerprint& f) { return f.value() == site.fingerprint(); });
   if (known == entry.fingerprints().end()) {
-    match.reason = absl::StrCat("fingerprint is ", site.fingerprint(), ", want ",
-                                entry.fingerprints_size() == 1 ? "" : "one of ",
-                                entry.fingerprints(0).value(),
-                                entry.fingerprints_size() == 1
-                                    ? ""
-                                    : absl::StrCat(" and ", entry.fingerprints_size() - 1, " more"));
+    match.reason =
+        absl::StrCat("fingerprint is ", site.fingerprint(), ", want ",
+                     entry.fingerprints_size() == 1 ? "" : "one of ", entry.fingerprints(0).value(),
+                     entry.fingerprints_size() == 1
+                         ? ""
+                         : absl::StrCat(" and ", entry.fingerprints_size() - 1, " more"));
     return match;
   }
   match.fingerprint_matched = true;
@@ -41,16 +41,14 @@ CatalogMatch MatchEntry(const v1::CatalogEntry& entry, const v1::Site& site) {
     if (!match.reason.empty()) return match;
   }
   match.matched = true;
-  match.reason = absl::StrCat("the code is that of ", known->source().empty()
-                                                          ? known->value()
-                                                          : known->source());
+  match.reason = absl::StrCat("the code is that of ",
+                              known->source().empty() ? known->value() : known->source());
   return match;
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Catalog>> Catalog::Load(
-    const std::vector<std::string>& dirs) {
+absl::StatusOr<std::shared_ptr<const Catalog>> Catalog::Load(const std::vector<std::string>& dirs) {
   v1::CatalogFile merged;
   for (const std::string& dir : dirs) {
     FB_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListFolder(dir, ".textpb"));
@@ -83,9 +81,8 @@ Catalog::Catalog(v1::CatalogFile file) : file_(std::move(file)) {
   std::sort(operations_.begin(), operations_.end());
   operations_.erase(std::unique(operations_.begin(), operations_.end()), operations_.end());
   for (const v1::CatalogModel& model : file_.models()) models_.push_back(&model);
-  std::sort(models_.begin(), models_.end(), [](const auto* a, const auto* b) {
-    return a->model_type() < b->model_type();
-  });
+  std::sort(models_.begin(), models_.end(),
+            [](const auto* a, const auto* b) { return a->model_type() < b->model_type(); });
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);

@@ -17,10 +17,9 @@ constexpr absl::string_view kFingerprintPrefix = "fb1:";
 
 // One stem everywhere: also a file name, a metric label and part of a key of the store.
 bool IsOperation(absl::string_view text) {
-  return !text.empty() && text.size() <= 64 &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
-         });
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
+  });
 }
 
 bool IsFingerprint(absl::string_view text) {
@@ -80,9 +79,8 @@ absl::Status CheckFallback(const v1::CatalogEntry& entry) {
       return absl::OkStatus();
     case v1::DECISION_KIND_COMPOSITE:
       if (entry.role() == "lm_head") return absl::OkStatus();
-      return Invalid(entry.id(),
-                     absl::StrCat("fallback is DECISION_KIND_COMPOSITE with role \"", entry.role(),
-                                  "\", want role \"lm_head\""));
+      return Invalid(entry.id(), absl::StrCat("fallback is DECISION_KIND_COMPOSITE with role \"",
+                                              entry.role(), "\", want role \"lm_head\""));
     default:
       return Invalid(entry.id(),
                      absl::StrCat("fallback is ", v1::DecisionKind_Name(entry.fallback()),
@@ -94,12 +92,12 @@ absl::Status CheckEntry(const v1::CatalogEntry& entry) {
   const std::string& id = entry.id();
   if (id.empty()) return Invalid("without id", "want an id");
   if (!IsOperation(entry.operation())) {
-    return Invalid(id, absl::StrCat("operation is \"", entry.operation(),
-                                    "\", want 1 to 64 of [a-z0-9_]"));
+    return Invalid(
+        id, absl::StrCat("operation is \"", entry.operation(), "\", want 1 to 64 of [a-z0-9_]"));
   }
   if (entry.role() != "module" && entry.role() != "lm_head") {
-    return Invalid(id, absl::StrCat("role is \"", entry.role(),
-                                    "\", want \"module\" or \"lm_head\""));
+    return Invalid(id,
+                   absl::StrCat("role is \"", entry.role(), "\", want \"module\" or \"lm_head\""));
   }
   if (entry.adapter().empty()) return Invalid(id, "adapter is empty");
   if (entry.fingerprints().empty()) return Invalid(id, "there is no fingerprint");
@@ -126,8 +124,8 @@ absl::Status CheckModel(const v1::CatalogModel& model,
   }
   for (const std::string& id : model.entries()) {
     if (!ids.contains(id)) {
-      return absl::InvalidArgumentError(absl::StrCat("catalogue model ", model.model_type(),
-                                                     ": there is no entry \"", id, "\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat("catalogue model ", model.model_type(), ": there is no entry \"", id, "\""));
     }
   }
   return absl::OkStatus();

@@ -23,6 +23,14 @@ absl::Status BadRequest(absl::string_view field, absl::string_view message) {
                     {{"field", field}});
 }
 
+absl::Status RevisionMismatch(int64_t expected, int64_t actual) {
+  const std::string want = absl::StrCat(expected);
+  const std::string have = absl::StrCat(actual);
+  return WithReason(absl::AbortedError(absl::StrCat("expected revision ", want,
+                                                    ", but the configuration is at ", have)),
+                    kRevisionMismatch, {{"expected_revision", want}, {"revision", have}});
+}
+
 std::optional<google::rpc::ErrorInfo> ErrorInfoOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kErrorInfoTypeUrl);
   if (!payload.has_value()) return std::nullopt;

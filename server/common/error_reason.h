@@ -4,6 +4,7 @@
 #ifndef SERVER_COMMON_ERROR_REASON_H_
 #define SERVER_COMMON_ERROR_REASON_H_
 
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -40,6 +41,9 @@ absl::Status WithReason(
 
 // InvalidArgument with reason BAD_REQUEST that names the field.
 absl::Status BadRequest(absl::string_view field, absl::string_view message);
+
+// Aborted with reason REVISION_MISMATCH that names both revisions.
+absl::Status RevisionMismatch(int64_t expected, int64_t actual);
 
 // The ErrorInfo of `status`, if it carries one.
 std::optional<google::rpc::ErrorInfo> ErrorInfoOf(const absl::Status& status);

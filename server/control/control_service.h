@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "fuseboard/v1/control.pb.h"
 #include "server/common/clock.h"
 #include "server/jobs/process_table.h"
@@ -57,6 +58,11 @@ class ControlService {
 
  private:
   struct Change;
+  template <typename Kind, typename Record>
+  static Change SetChange(absl::string_view action, const Record& record);
+  template <typename Kind, typename Request>
+  static Change DeleteChange(absl::string_view action, const Request& request,
+                             absl::string_view missing);
   absl::StatusOr<v1::MutationResponse> Apply(const v1::Mutation& mutation, const Change& change);
 
   const Config config_;

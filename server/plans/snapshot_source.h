@@ -36,7 +36,7 @@ class SnapshotSource {
   struct Config {
     const Clock* clock = nullptr;
     ConfigStore* store = nullptr;
-    std::shared_ptr<const Catalog> catalog;
+    std::shared_ptr<const Catalog> catalog;  // The first; Reconfigure replaces it.
     LibraryRegistry* libraries = nullptr;
     DenyFile* deny = nullptr;
     // Under which the node's own inputs are recorded: the host's name.
@@ -56,6 +56,11 @@ class SnapshotSource {
   // Returns the snapshot. To be called every second or so, and before a library is handed out.
   Snapshot Refresh();
 
+  // Takes over another catalogue and other library folders in one step, and refreshes: no snapshot
+  // has one without the other.
+  Snapshot Reconfigure(std::shared_ptr<const Catalog> catalog,
+                       const std::vector<std::string>& library_dirs);
+
   // When the next override or kill expires, or InfiniteFuture.
   absl::Time NextExpiry() const;
 
@@ -73,6 +78,7 @@ class SnapshotSource {
  private:
   explicit SnapshotSource(Config config);
 
+  Snapshot RefreshLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordNodeInputs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnStoreChange();
@@ -83,6 +89,7 @@ class SnapshotSource {
 
   // Held across calls to the store. Never taken by OnStoreChange, which runs inside such calls.
   mutable absl::Mutex mutex_;
+  std::shared_ptr<const Catalog> catalog_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Switches> switches_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const LibrarySet> libraries_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const DenyList> deny_ ABSL_GUARDED_BY(mutex_);

@@ -45,12 +45,21 @@ std::vector<std::string> AbsolutePaths(const std::vector<std::string>& paths) {
   return absolute;
 }
 
-std::string Stem(const std::string& path) { return std::filesystem::path(path).stem().string(); }
+// A library's name by its file: libfuseboard_torch.so is fuseboard_torch.
+std::string Stem(const std::string& path) {
+  const std::string stem = std::filesystem::path(path).stem().string();
+  return stem.rfind("lib", 0) == 0 ? stem.substr(3) : stem;
+}
 
 }  // namespace
 
 LibraryRegistry::LibraryRegistry(const std::vector<std::string>& dirs)
     : dirs_(AbsolutePaths(dirs)) {}
+
+void LibraryRegistry::SetFolders(const std::vector<std::string>& dirs) {
+  absl::MutexLock lock(&mutex_);
+  dirs_ = AbsolutePaths(dirs);
+}
 
 std::vector<std::string> LibraryRegistry::Folders(const std::string& home,
                                                   const std::vector<std::string>& kernel_dirs) {

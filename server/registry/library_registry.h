@@ -32,6 +32,9 @@ class LibraryRegistry {
   static std::vector<std::string> Folders(const std::string& home,
                                           const std::vector<std::string>& kernel_dirs);
 
+  // Other folders from the next Scan on. What is known of unchanged files is kept.
+  void SetFolders(const std::vector<std::string>& dirs);
+
   // The libraries as they are now. The same object as long as nothing changed on disk.
   std::shared_ptr<const LibrarySet> Scan();
 
@@ -43,9 +46,8 @@ class LibraryRegistry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string VerifyFile(const Library& library) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::vector<std::string> dirs_;
-
   mutable absl::Mutex mutex_;
+  std::vector<std::string> dirs_ ABSL_GUARDED_BY(mutex_);
   std::string signature_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const LibrarySet> current_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> problems_ ABSL_GUARDED_BY(mutex_);
@@ -53,7 +55,7 @@ class LibraryRegistry {
   absl::flat_hash_map<std::string, std::string> digests_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What is wrong with the manifest itself; empty if nothing is. `stem` is its file's name.
+// What is wrong with the manifest itself; empty if nothing is. `stem` is its file's name, less "lib".
 std::string ManifestError(const v1::Manifest& manifest, absl::string_view stem);
 
 }  // namespace fuseboard

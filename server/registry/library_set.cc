@@ -37,9 +37,9 @@ bool Before(const Library& a, const Library& b) {
 
 LibrarySet::LibrarySet(std::vector<Library> libraries) {
   for (Library& library : libraries) {
-    const bool known = std::any_of(
-        libraries_.begin(), libraries_.end(),
-        [&](const Library& other) { return Identity(other) == Identity(library); });
+    const bool known = std::any_of(libraries_.begin(), libraries_.end(), [&](const Library& other) {
+      return Identity(other) == Identity(library);
+    });
     if (!known) libraries_.push_back(std::move(library));
   }
   std::stable_sort(libraries_.begin(), libraries_.end(), Before);

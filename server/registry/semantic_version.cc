@@ -14,9 +14,8 @@ bool IsNumeric(absl::string_view text) {
 }
 
 bool IsIdentifier(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '-';
-  });
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return absl::ascii_isalnum(c) || c == '-'; });
 }
 
 // Numbers by value and before words; words by their bytes.

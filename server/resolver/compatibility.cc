@@ -86,10 +86,10 @@ std::string BindingMismatch(const Library& binding, const v1::Environment& envir
   const absl::string_view torch = WithoutLocalVersion(environment.torch_version());
   if (WithoutLocalVersion(manifest.torch_version()) != torch ||
       manifest.torch_cuda_version() != environment.torch_cuda_version()) {
-    return absl::StrCat(
-        "binding ", NameAndVersion(binding), " is for ",
-        TorchText(manifest.torch_version(), manifest.torch_cuda_version()), ", the process has ",
-        TorchText(environment.torch_version(), environment.torch_cuda_version()));
+    return absl::StrCat("binding ", NameAndVersion(binding), " is for ",
+                        TorchText(manifest.torch_version(), manifest.torch_cuda_version()),
+                        ", the process has ",
+                        TorchText(environment.torch_version(), environment.torch_cuda_version()));
   }
   // After the match, so that the error of another torch's binding is not in anybody's way.
   if (!binding.error.empty()) {
@@ -122,11 +122,11 @@ const Library* SelectBinding(const LibrarySet& libraries, const v1::Environment&
     if (mismatch.empty()) return binding;
     mismatches.push_back(std::move(mismatch));
   }
-  *reason = mismatches.empty()
-                ? absl::StrCat("there is no binding on this node, want one for ",
-                               TorchText(environment.torch_version(),
-                                         environment.torch_cuda_version()))
-                : absl::StrCat("no binding matches: ", absl::StrJoin(mismatches, "; "));
+  *reason =
+      mismatches.empty()
+          ? absl::StrCat("there is no binding on this node, want one for ",
+                         TorchText(environment.torch_version(), environment.torch_cuda_version()))
+          : absl::StrCat("no binding matches: ", absl::StrJoin(mismatches, "; "));
   return nullptr;
 }
 

@@ -40,15 +40,15 @@ absl::Status CheckEnvironment(const v1::Environment& environment) {
   }
   const int sm = environment.sm();
   if (device == "cpu" ? sm != 0 : sm <= 0) {
-    return BadRequest("environment.sm", absl::StrCat(sm, ", want ",
-                                                     device == "cpu" ? "0" : "more than 0",
-                                                     " on ", device));
+    return BadRequest(
+        "environment.sm",
+        absl::StrCat(sm, ", want ", device == "cpu" ? "0" : "more than 0", " on ", device));
   }
   for (const std::string* text :
        {&environment.torch_version(), &environment.torch_cuda_version(),
-        &environment.transformers_version(), &environment.driver_version(),
-        &environment.gpu_name(), &environment.distributed_wrapper(),
-        &environment.client_version(), &environment.python_version()}) {
+        &environment.transformers_version(), &environment.driver_version(), &environment.gpu_name(),
+        &environment.distributed_wrapper(), &environment.client_version(),
+        &environment.python_version()}) {
     FB_RETURN_IF_ERROR(CheckText("environment", *text));
   }
   return absl::OkStatus();
@@ -60,12 +60,11 @@ absl::Status CheckJob(const v1::Job& job) {
                                                ", want 1 to 128 characters of [A-Za-z0-9._:/-]"));
   }
   if (job.world_size() < 1 || job.world_size() > kMaxRank) {
-    return BadRequest("job.world_size",
-                      absl::StrCat(job.world_size(), ", want 1 to ", kMaxRank));
+    return BadRequest("job.world_size", absl::StrCat(job.world_size(), ", want 1 to ", kMaxRank));
   }
   if (job.rank() < 0 || job.rank() >= job.world_size()) {
-    return BadRequest("job.rank", absl::StrCat(job.rank(), ", want 0 to less than ",
-                                               job.world_size()));
+    return BadRequest("job.rank",
+                      absl::StrCat(job.rank(), ", want 0 to less than ", job.world_size()));
   }
   const std::string& id = job.instance_id();
   const bool uuid = id.size() == 36 && std::all_of(id.begin(), id.end(), [](char c) {

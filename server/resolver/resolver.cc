@@ -45,7 +45,8 @@ std::map<std::string, std::string> Losers(const std::map<std::string, Active>& a
   std::map<std::string, std::string> losers;
   for (const std::string& name : order) {
     const auto winner = std::find_if(kept.begin(), kept.end(), [&](const std::string& other) {
-      return active.at(name).conflicts.count(other) > 0 || active.at(other).conflicts.count(name) > 0;
+      return active.at(name).conflicts.count(other) > 0 ||
+             active.at(other).conflicts.count(name) > 0;
     });
     if (winner == kept.end()) {
       kept.push_back(name);
@@ -100,9 +101,9 @@ const Library* FindProfiler(const v1::ResolveRequest& request, const LibrarySet&
   if (std::find(opt_out.begin(), opt_out.end(), kAllOperations) != opt_out.end()) return nullptr;
   for (const Library* profiler : libraries.OfKind(v1::ARTIFACT_KIND_PROFILER)) {
     const auto& devices = profiler->manifest.device_types();
-    const bool fits = devices.empty() || std::find(devices.begin(), devices.end(),
-                                                   request.environment().device_type()) !=
-                                             devices.end();
+    const bool fits =
+        devices.empty() || std::find(devices.begin(), devices.end(),
+                                     request.environment().device_type()) != devices.end();
     if (profiler->error.empty() && fits) return profiler;
   }
   return nullptr;

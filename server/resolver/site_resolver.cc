@@ -22,7 +22,7 @@ struct Question {
   std::vector<std::string> uses{};          // Kernels that a composite calls.
   const Library* binding = nullptr;
   std::vector<const Library*> kernels{};  // What would run.
-  std::string obstacle{};  // Why it cannot run here; empty if it can.
+  std::string obstacle{};                 // Why it cannot run here; empty if it can.
   std::vector<v1::Candidate> candidates{};
 };
 
@@ -41,7 +41,8 @@ v1::Candidate Rejected(const v1::CatalogEntry& entry, absl::string_view version,
   return candidate;
 }
 
-// The nearest miss: an entry with this very code, whose condition is not met, says more than "unknown".
+// The nearest miss: an entry with this very code, whose condition is not met, says more than
+// "unknown".
 std::string NoMatchReason(const v1::Site& site, const std::vector<CatalogMatch>& matches) {
   if (site.fingerprint().empty()) {
     return absl::StrCat("the code has no fingerprint: ", site.fingerprint_error().empty()
@@ -110,15 +111,14 @@ void FindLibraries(Question& question) {
   const LibrarySet& libraries = *question.snapshot.libraries;
   const std::string& operation = question.entry->operation();
   question.uses = UsedKernels(operation, libraries);
-  question.binding =
-      SelectBinding(libraries, question.request.environment(), &question.obstacle);
+  question.binding = SelectBinding(libraries, question.request.environment(), &question.obstacle);
   const bool composite = libraries.IsComposite(operation);
   if (composite && question.binding != nullptr) {
     const auto& composites = question.binding->manifest.composites();
     if (std::find(composites.begin(), composites.end(), operation) == composites.end()) {
-      question.obstacle = absl::StrCat("binding ", question.binding->manifest.name(), " ",
-                                       question.binding->manifest.version(), " does not have ",
-                                       operation);
+      question.obstacle =
+          absl::StrCat("binding ", question.binding->manifest.name(), " ",
+                       question.binding->manifest.version(), " does not have ", operation);
       question.binding = nullptr;
     }
   }
@@ -171,8 +171,8 @@ std::optional<Verdict> FromPreference(const Question& question) {
 }
 
 Verdict Decide(const Question& question) {
-  for (const auto level : {FromOptOut, FromKill, FromIncompatibility, FromQuarantine, FromBreaker,
-                           FromPreference}) {
+  for (const auto level :
+       {FromOptOut, FromKill, FromIncompatibility, FromQuarantine, FromBreaker, FromPreference}) {
     if (std::optional<Verdict> verdict = level(question)) return *std::move(verdict);
   }
   return {false, v1::RULE_NATIVE, "nothing speaks for a kernel"};
@@ -183,8 +183,8 @@ v1::DecisionKind KindOf(const Question& question, const Verdict& verdict) {
   const bool has_composite = question.entry != nullptr &&
                              question.entry->fallback() == v1::DECISION_KIND_COMPOSITE &&
                              question.binding != nullptr;
-  const bool wants_native = verdict.kills_all || verdict.rule == v1::RULE_OPT_OUT ||
-                            verdict.rule == v1::RULE_NATIVE;
+  const bool wants_native =
+      verdict.kills_all || verdict.rule == v1::RULE_OPT_OUT || verdict.rule == v1::RULE_NATIVE;
   return has_composite && !wants_native ? v1::DECISION_KIND_COMPOSITE : v1::DECISION_KIND_NATIVE;
 }
 
@@ -223,9 +223,9 @@ SiteResolution Resolved(Question question, const Verdict& verdict) {
     decision.set_version(main->manifest.version());
     decision.set_sha256(main->manifest.sha256());
   }
-  v1::Candidate chosen =
-      Rejected(*question.entry, question.kernels.empty() ? "" : question.kernels.front()->manifest.version(),
-               decision.reason(), verdict.rule);
+  v1::Candidate chosen = Rejected(
+      *question.entry, question.kernels.empty() ? "" : question.kernels.front()->manifest.version(),
+      decision.reason(), verdict.rule);
   chosen.set_accepted(kernel);
   resolution.candidates.push_back(std::move(chosen));
   return resolution;

@@ -30,8 +30,8 @@ absl::StatusOr<SqliteStatement> SqliteStatement::Prepare(sqlite3* connection,
                                                          absl::string_view path,
                                                          absl::string_view sql) {
   sqlite3_stmt* statement = nullptr;
-  const int code = sqlite3_prepare_v2(connection, sql.data(), static_cast<int>(sql.size()),
-                                      &statement, nullptr);
+  const int code =
+      sqlite3_prepare_v2(connection, sql.data(), static_cast<int>(sql.size()), &statement, nullptr);
   if (code != SQLITE_OK) return SqliteStatus(code, path, sqlite3_errmsg(connection));
   return SqliteStatement(connection, path, statement);
 }

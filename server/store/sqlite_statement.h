@@ -17,8 +17,8 @@ struct sqlite3_stmt;
 
 namespace fuseboard {
 
-// FailedPrecondition for a damaged or foreign file; else Unavailable (STORE): the disk is full, read
-// only, broken, or the file is locked. Names `path`.
+// FailedPrecondition for a damaged or foreign file; else Unavailable (STORE): the disk is full,
+// read only, broken, or the file is locked. Names `path`.
 absl::Status SqliteStatus(int code, absl::string_view path, absl::string_view message);
 
 class SqliteStatement {

@@ -39,19 +39,12 @@ std::string RandomId() {
   return id;
 }
 
-absl::Status RevisionMismatch(int64_t expected, int64_t actual) {
-  const std::string want = absl::StrCat(expected);
-  const std::string have = absl::StrCat(actual);
-  return WithReason(absl::AbortedError(absl::StrCat("expected revision ", want,
-                                                    ", but the configuration is at ", have)),
-                    kRevisionMismatch, {{"expected_revision", want}, {"revision", have}});
-}
-
 // Creates the file with mode 0600, so that SQLite's own default mode never applies: kills and
 // authors are nobody else's business. SQLite gives -wal and -shm the mode of the file.
 absl::Status CreatePrivateFile(const std::string& path) {
   const OwnedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (fd.get() < 0) return SqliteStatus(SQLITE_CANTOPEN, path, ErrnoStatus(errno, "open").message());
+  if (fd.get() < 0)
+    return SqliteStatus(SQLITE_CANTOPEN, path, ErrnoStatus(errno, "open").message());
   return absl::OkStatus();
 }
 
@@ -89,8 +82,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const Options& op
   std::unique_ptr<sqlite3, CloseConnection> connection(raw);
   if (code != SQLITE_OK) return SqliteStatus(code, options.path, sqlite3_errstr(code));
   sqlite3_busy_timeout(raw, options.busy_timeout_ms);
-  auto store =
-      std::unique_ptr<SqliteStore>(new SqliteStore(options, std::move(connection)));
+  auto store = std::unique_ptr<SqliteStore>(new SqliteStore(options, std::move(connection)));
   absl::MutexLock lock(&store->mutex_);
   FB_RETURN_IF_ERROR(store->Initialise());
   return store;
@@ -116,18 +108,18 @@ absl::Status SqliteStore::Initialise() {
   const int64_t found = has_version ? version.Integer(0) : 0;
   FB_RETURN_IF_ERROR(version.Run());
   if (found == 0) {
-    FB_RETURN_IF_ERROR(RunSql(
-        connection, path,
-        absl::StrCat(kSchema, "INSERT INTO meta VALUES ('store_id', '", RandomId(),
-                     "'); PRAGMA user_version = ", kSchemaVersion)));
+    FB_RETURN_IF_ERROR(
+        RunSql(connection, path,
+               absl::StrCat(kSchema, "INSERT INTO meta VALUES ('store_id', '", RandomId(),
+                            "'); PRAGMA user_version = ", kSchemaVersion)));
   } else if (found != kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "store ", path, " has schema version ", found, ", want ", kSchemaVersion));
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", path, " has schema version ", found, ", want ", kSchemaVersion));
   }
   FB_RETURN_IF_ERROR(RunSql(connection, path, "COMMIT"));
-  FB_ASSIGN_OR_RETURN(SqliteStatement id,
-                      SqliteStatement::Prepare(connection, path,
-                                               "SELECT value FROM meta WHERE name = 'store_id'"));
+  FB_ASSIGN_OR_RETURN(
+      SqliteStatement id,
+      SqliteStatement::Prepare(connection, path, "SELECT value FROM meta WHERE name = 'store_id'"));
   FB_ASSIGN_OR_RETURN(const bool has_id, id.Step());
   if (!has_id) return SqliteStatus(SQLITE_CORRUPT, path, "it has no store id");
   store_id_ = id.Text(0);
@@ -148,11 +140,10 @@ absl::StatusOr<StoreListing> SqliteStore::List(absl::string_view prefix) {
   StoreListing listing;
   // One connection under one mutex: nothing changes between these two reads.
   FB_ASSIGN_OR_RETURN(listing.revision, Revision());
-  FB_ASSIGN_OR_RETURN(
-      SqliteStatement statement,
-      SqliteStatement::Prepare(connection_.get(), options_.path,
-                               "SELECT key, value, revision FROM entries"
-                               " WHERE substr(key, 1, ?1) = ?2 ORDER BY key"));
+  FB_ASSIGN_OR_RETURN(SqliteStatement statement,
+                      SqliteStatement::Prepare(connection_.get(), options_.path,
+                                               "SELECT key, value, revision FROM entries"
+                                               " WHERE substr(key, 1, ?1) = ?2 ORDER BY key"));
   statement.Bind(static_cast<int64_t>(prefix.size())).Bind(prefix);
   while (true) {
     FB_ASSIGN_OR_RETURN(const bool row, statement.Step());
@@ -170,8 +161,7 @@ absl::StatusOr<int64_t> SqliteStore::Delete(absl::string_view key, const StoreCo
   return Mutate({0, std::string(key), true, ""}, commit);
 }
 
-absl::StatusOr<int64_t> SqliteStore::Mutate(const StoreChange& change,
-                                            const StoreCommit& commit) {
+absl::StatusOr<int64_t> SqliteStore::Mutate(const StoreChange& change, const StoreCommit& commit) {
   absl::MutexLock lock(&mutex_);
   sqlite3* const connection = connection_.get();
   absl::StatusOr<int64_t> revision = WriteInTransaction(change, commit);
@@ -236,11 +226,10 @@ absl::StatusOr<std::unique_ptr<ConfigStore::Watch>> SqliteStore::WatchFrom(
     return absl::InvalidArgumentError(
         absl::StrCat("cannot watch from revision ", revision, ", the store is at ", current));
   }
-  FB_ASSIGN_OR_RETURN(
-      SqliteStatement statement,
-      SqliteStatement::Prepare(connection_.get(), options_.path,
-                               "SELECT revision, key, value FROM change_log"
-                               " WHERE revision > ?1 ORDER BY revision"));
+  FB_ASSIGN_OR_RETURN(SqliteStatement statement,
+                      SqliteStatement::Prepare(connection_.get(), options_.path,
+                                               "SELECT revision, key, value FROM change_log"
+                                               " WHERE revision > ?1 ORDER BY revision"));
   statement.Bind(revision);
   std::vector<StoreChange> missed;
   while (true) {
@@ -261,8 +250,7 @@ absl::StatusOr<std::unique_ptr<ConfigStore::Watch>> SqliteStore::WatchFrom(
   return std::make_unique<Registration>(this, std::prev(callbacks_.end()));
 }
 
-absl::StatusOr<std::vector<StoreAudit>> SqliteStore::ListAudit(int64_t before_revision,
-                                                               int limit) {
+absl::StatusOr<std::vector<StoreAudit>> SqliteStore::ListAudit(int64_t before_revision, int limit) {
   absl::MutexLock lock(&mutex_);
   FB_ASSIGN_OR_RETURN(
       SqliteStatement statement,

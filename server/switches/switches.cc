@@ -30,8 +30,8 @@ template <typename Record>
 absl::StatusOr<Record> Decode(const StoreEntry& entry) {
   Record record;
   if (!record.ParseFromString(entry.value)) {
-    return absl::DataLossError(absl::StrCat("store: the value of ", entry.key, " is no ",
-                                            Record::descriptor()->name()));
+    return absl::DataLossError(
+        absl::StrCat("store: the value of ", entry.key, " is no ", Record::descriptor()->name()));
   }
   // Known only once it was written.
   record.set_revision(entry.revision);
@@ -40,9 +40,9 @@ absl::StatusOr<Record> Decode(const StoreEntry& entry) {
 
 std::string UntilText(int64_t expires_at_us) {
   if (expires_at_us == 0) return "";
-  return absl::StrCat(" until ", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ",
-                                                  absl::FromUnixMicros(expires_at_us),
-                                                  absl::UTCTimeZone()));
+  return absl::StrCat(" until ",
+                      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixMicros(expires_at_us),
+                                       absl::UTCTimeZone()));
 }
 
 template <typename Record>
@@ -64,8 +64,8 @@ template <typename Record>
 absl::StatusOr<int> Expire(ConfigStore& store, const std::string& key, const Record& record,
                            const std::string& before, absl::Time now) {
   FB_ASSIGN_OR_RETURN(const StoreListing listing, store.List(key));
-  const bool unchanged = std::any_of(
-      listing.entries.begin(), listing.entries.end(), [&](const StoreEntry& entry) {
+  const bool unchanged =
+      std::any_of(listing.entries.begin(), listing.entries.end(), [&](const StoreEntry& entry) {
         return entry.key == key && entry.revision == record.revision();
       });
   if (!unchanged) return 0;
@@ -158,8 +158,8 @@ std::string ScopeText(const v1::Scope& scope) {
 std::string OverrideText(const v1::Override& override_record) {
   return absl::StrCat(override_record.enabled() ? "on" : "off", " at ",
                       ScopeText(override_record.scope()),
-                      UntilText(override_record.expires_at_us()), ", by ",
-                      override_record.author(), ": ", override_record.reason());
+                      UntilText(override_record.expires_at_us()), ", by ", override_record.author(),
+                      ": ", override_record.reason());
 }
 
 std::string KillText(const v1::Kill& kill) {
