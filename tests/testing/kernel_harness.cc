@@ -173,15 +173,17 @@ Tolerance ToleranceOf(int32_t dtype) {
 }
 
 void ExpectClose(const TestTensor& got, const std::function<double(int64_t, int64_t)>& want,
-                 double scale) {
-  const double relative = ToleranceOf(got.dtype()).relative;
+                 double scale, int32_t dtype) {
+  const double relative = ToleranceOf(dtype < 0 ? got.dtype() : dtype).relative;
+  // Below its smallest normal number a dtype has steps instead of digits.
+  const double floor = scale + (got.dtype() == FB_F16 ? 0x1p-14 : 0x1p-126);
   int64_t wrong = 0;
   std::string worst;
   for (int64_t r = 0; r < got.rows(); ++r) {
     for (int64_t c = 0; c < got.cols(); ++c) {
       const double g = got.At(r, c);
       const double w = want(r, c);
-      const bool close = std::isfinite(w) ? std::fabs(g - w) <= relative * (std::fabs(w) + scale)
+      const bool close = std::isfinite(w) ? std::fabs(g - w) <= relative * (std::fabs(w) + floor)
                                           : (std::isnan(w) ? std::isnan(g) : g == w);
       if (close) continue;
       if (wrong++ == 0) {

@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -57,9 +58,10 @@ struct Tolerance {
 };
 Tolerance ToleranceOf(int32_t dtype);
 
-// Expects got(r, c) to be within the tolerance of want(r, c); NaN and infinities must be equal.
+// Expects got(r, c) to be within the tolerance of want(r, c); NaN and infinities must be equal. The
+// tolerance is that of `dtype`, by default got's own: another where a coarser one was rounded to.
 void ExpectClose(const TestTensor& got, const std::function<double(int64_t, int64_t)>& want,
-                 double scale = 0.0);
+                 double scale = 0.0, int32_t dtype = -1);
 
 // The call of `tensors` as a library gets it: for tests that need one that is not quite right.
 struct RawCall {

@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/kernels/swiglu/swiglu_case.h"
+
+namespace fuseboard::swiglu {
+namespace {
+
+using testing::KernelCall;
+using testing::OpenKernel;
+using testing::RawCall;
+using testing::RejectReason;
+using testing::TestTensor;
+
+std::string ReasonFor(FbPhase phase,
+                      const std::function<void(KernelCall*, FbSwigluParams*)>& spoil) {
+  const Case c;  // [3, 8]
+  FbSwigluParams params = c.params();
+  KernelCall call = phase == FB_FORWARD ? ForwardCall(c, &params) : BackwardCall(c, &params);
+  spoil(&call, &params);
+  return RejectReason(OpenKernel("swiglu"), call);
+}
+
+std::string ReasonForRaw(FbPhase phase, const std::function<void(RawCall*)>& spoil) {
+  const Case c;
+  const FbSwigluParams params = c.params();
+  RawCall raw;
+  testing::FillRawCall(phase == FB_FORWARD ? ForwardCall(c, &params) : BackwardCall(c, &params),
+                       FB_CPU, &raw);
+  spoil(&raw);
+  const char* why = OpenKernel("swiglu").entries[phase][FB_CPU].reject_reason(&raw.call);
+  return why != nullptr ? why : "";
+}
+
+TEST(SwigluRejectTest, AcceptsAGoodCall) {
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto*) {}), "");
+  EXPECT_EQ(ReasonFor(FB_BACKWARD, [](auto*, auto*) {}), "");
+}
+
+TEST(SwigluRejectTest, NamesTheTensorAndBothValues) {
+  EXPECT_EQ(ReasonFor(FB_FORWARD,
+                      [](auto* call, auto*) {
+                        call->inputs[1] = TestTensor(FB_F32, {3, 9});
+                      }),
+            "up: want shape [3, 8], got [3, 9]");
+  EXPECT_EQ(ReasonFor(FB_FORWARD,
+                      [](auto* call, auto*) {
+                        call->inputs[1] = TestTensor(FB_BF16, {3, 8});
+                      }),
+            "up: want f32, got bf16");
+  EXPECT_EQ(ReasonFor(FB_FORWARD,
+                      [](auto* call, auto*) {
+                        call->inputs[0] = TestTensor(FB_I32, {3, 8});
+                      }),
+            "gate: want f32, f16 or bf16, got i32");
+  EXPECT_EQ(
+      ReasonFor(FB_FORWARD, [](auto* call, auto*) { call->inputs[0] = TestTensor(FB_F32, {8}); }),
+      "gate: want 2 dimensions, got 1");
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto* call, auto*) { call->outputs[0] = TestTensor(); }),
+            "out: want 2 dimensions, got -1");
+  EXPECT_EQ(ReasonFor(FB_BACKWARD,
+                      [](auto* call, auto*) {
+                        call->inputs[1] = TestTensor(FB_F32, {2, 8});
+                      }),
+            "gate: want shape [3, 8], got [2, 8]");
+  EXPECT_EQ(ReasonFor(FB_BACKWARD,
+                      [](auto* call, auto*) {
+                        call->outputs[0] = TestTensor(FB_F16, {3, 8});
+                      }),
+            "dgate: want f32, got f16");
+  EXPECT_EQ(ReasonFor(FB_BACKWARD,
+                      [](auto* call, auto*) {
+                        call->outputs[1] = TestTensor(FB_F32, {3, 4});
+                      }),
+            "dup: want shape [3, 8], got [3, 4]");
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->round_activation = 2; }),
+            "round_activation: want 0 or 1, got 2");
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->struct_size = 4; }),
+            "params: want struct_size >= 8, got 4");
+}
+
+TEST(SwigluRejectTest, NamesTheStrideDeviceAndCounts) {
+  EXPECT_EQ(ReasonForRaw(FB_FORWARD, [](auto* raw) { raw->inputs[1].stride[1] = 8; }),
+            "up: want column stride 1, got 8");
+  EXPECT_EQ(ReasonForRaw(FB_FORWARD, [](auto* raw) { raw->outputs[0].stride[0] = 0; }),
+            "out: want row stride >= 8 (rows that do not overlap), got 0");
+  EXPECT_EQ(ReasonForRaw(FB_BACKWARD, [](auto* raw) { raw->inputs[0].device_type = FB_CUDA; }),
+            "dout: want device 0:0, got 1:0");
+  EXPECT_EQ(ReasonForRaw(FB_BACKWARD, [](auto* raw) { raw->call.num_outputs = 1; }),
+            "call: want 3 inputs and 2 outputs, got 3 and 1");
+}
+
+}  // namespace
+}  // namespace fuseboard::swiglu
