@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -174,7 +175,8 @@ Tolerance ToleranceOf(int32_t dtype) {
 
 void ExpectClose(const TestTensor& got, const std::function<double(int64_t, int64_t)>& want,
                  double scale, int32_t dtype) {
-  const double relative = ToleranceOf(dtype < 0 ? got.dtype() : dtype).relative;
+  const double relative = std::max(ToleranceOf(got.dtype()).relative,
+                                   ToleranceOf(dtype < 0 ? got.dtype() : dtype).relative);
   // Below its smallest normal number a dtype has steps instead of digits.
   const double floor = scale + (got.dtype() == FB_F16 ? 0x1p-14 : 0x1p-126);
   int64_t wrong = 0;

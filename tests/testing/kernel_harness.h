@@ -59,7 +59,7 @@ struct Tolerance {
 Tolerance ToleranceOf(int32_t dtype);
 
 // Expects got(r, c) to be within the tolerance of want(r, c); NaN and infinities must be equal. The
-// tolerance is that of `dtype`, by default got's own: another where a coarser one was rounded to.
+// tolerance is that of got's dtype, or of `dtype` if something was rounded to a coarser one.
 void ExpectClose(const TestTensor& got, const std::function<double(int64_t, int64_t)>& want,
                  double scale = 0.0, int32_t dtype = -1);
 
