@@ -5,7 +5,7 @@
 //   nll    = (1 - s) * w_y * (-logp_y) + (s / vocab) * sum_c w_c * (-logp_c),  s = label_smoothing
 //   z_loss = z_loss_scale * lse^2
 //   loss   = nll (+ z_loss if z_loss_in_loss);  a row whose target is ignore_index has loss 0,
-//            z_loss 0 and gradient exactly 0
+//            z_loss 0, lse 0 and gradient exactly 0
 //   dlogits_r = scale_r * d loss_r / d logits_r
 //
 // Forward   inputs  0 logits [rows, vocab]; 1 target [rows] i64 or i32; 2 class_weight [vocab] f32,
