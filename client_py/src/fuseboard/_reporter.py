@@ -125,6 +125,7 @@ class Reporter:
             if time.monotonic() >= report_at:
                 self._report(leaving=False, deadline_s=_CALL_DEADLINE_S)
                 report_at = time.monotonic() + self._period_s
+        self._run_actions()  # A window that ended just before the process does must not be lost.
         self._send_acknowledgements(_LEAVING_DEADLINE_S)
         self._report(leaving=True, deadline_s=_LEAVING_DEADLINE_S)
         self._ended()

@@ -46,6 +46,13 @@ def _notes(native: Run, fused: Run) -> list[str]:
     ]
 
 
+def _check_fused(fused: Run) -> None:
+    """Without a kernel there is nothing to switch: say why at once."""
+    if not any(site["kind"] == "kernel" for site in fused.sites):
+        reasons = "; ".join(f"{s['site']}: {s['reason']}" for s in fused.sites if s["operation"])
+        raise DemoError(f"no kernel runs: {fused.problem or reasons or 'no site is known'}")
+
+
 def run_demo(config: DemoConfig, corpus: Corpus) -> DemoResult:
     """All three runs against a daemon of their own.
 
@@ -67,6 +74,7 @@ def run_demo(config: DemoConfig, corpus: Corpus) -> DemoResult:
             native = start("native").finish()
             _say(f"2/3 fused: the same {config.steps} steps from the same seed")
             fused = start("fused").finish()
+            _check_fused(fused)
             _say("3/3 live: again, while an operator switches kernels")
             live, switches = run_live(start("live"), daemon, config.gap, _progress)
             _say("\n$ fusectl report")

@@ -43,6 +43,10 @@ def quantities(result: DemoResult) -> list[tuple[str, Pair, str, str, str]]:
     return rows
 
 
+def _shortened(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def _columns(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -105,7 +109,8 @@ def render_table(result: DemoResult) -> str:
         *_columns(
             [("site", "modules", "runs", "why")]
             + [
-                (s["site"], str(s["count"]), s["decision"], s["reason"]) for s in result.fused.sites
+                (s["site"], str(s["count"]), s["decision"], _shortened(s["reason"]))
+                for s in result.fused.sites
             ],
             right=(1,),
         ),

@@ -88,6 +88,8 @@ class Trainer:
 
 
 def _sites(patched: Any) -> list[dict[str, Any]]:
+    """Decisions, those about known operations first."""
+    sites = sorted(patched.report().sites, key=lambda site: not site.operation)
     return [
         {
             "site": site.site_id,
@@ -97,7 +99,7 @@ def _sites(patched: Any) -> list[dict[str, Any]]:
             "operation": site.operation,
             "kind": "native" if site.refusals else site.kind.name.lower(),
         }
-        for site in patched.report().sites
+        for site in sites
     ]
 
 
