@@ -16,13 +16,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fakes import fake_daemon, fake_model  # noqa: E402
-from fakes.fake_daemon import COMPOSITE, NATIVE, RULE_KILL, RULE_OVERRIDE, FakeDaemon  # noqa: E402
-from fakes.fake_model import FakeBoundary, FakePatcher, Model  # noqa: E402
-
-import fuseboard  # noqa: E402
-from fuseboard._plan import DecisionKind, Rule, SiteRefusal  # noqa: E402
-from fuseboard._registry import registry  # noqa: E402
+import fuseboard
+from fakes import fake_daemon, fake_model
+from fakes.fake_daemon import COMPOSITE, NATIVE, RULE_KILL, RULE_OVERRIDE, FakeDaemon
+from fakes.fake_model import FakeBoundary, FakePatcher, Model
+from fuseboard._plan import DecisionKind, Rule, SiteRefusal
+from fuseboard._registry import registry
 
 Wait = Callable[..., None]
 

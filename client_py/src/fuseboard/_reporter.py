@@ -167,7 +167,7 @@ class Reporter:
         except DaemonUnreachable:
             return False
         except FuseboardError as error:
-            if error.code in ("UNKNOWN_INSTANCE", "NOT_FOUND"):
+            if error.code in ("UNKNOWN_INSTANCE", "NOT_FOUND", "BAD_REPLY"):
                 return False  # A stream that is being opened again is about to introduce us.
             _log.warning("plan %d: acknowledgement refused: %s", acknowledgement.revision, error)
         return True
@@ -198,9 +198,11 @@ class Reporter:
     def _call(self, method: str, request: Any, reply: str, deadline_s: float) -> Any:
         try:
             result = self._connection.call(method, request, reply, deadline_s)
-        except DaemonUnreachable as error:
-            self.connected = False
-            self._count_silence(error)
+        except FuseboardError as error:
+            if isinstance(error, DaemonUnreachable):
+                self._count_silence(error)
+            if isinstance(error, DaemonUnreachable) or error.code == "BAD_REPLY":
+                self.connected = False
             raise
         self.connected = True
         self._silent_calls = 0

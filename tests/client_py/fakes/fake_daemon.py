@@ -18,7 +18,6 @@ import time
 from typing import Any
 
 import grpc
-
 from fuseboard import _messages
 
 RULE_OPT_OUT, RULE_KILL, RULE_INCOMPATIBLE, RULE_OVERRIDE, RULE_CATALOGUE = 1, 2, 3, 6, 9

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-
 from fuseboard._plan import Plan, Site, SiteRefusal
+from torch import nn
 
 
 class Norm(nn.Module):

@@ -1,0 +1,210 @@
+"""A daemon that is stopped, killed, restarted or replaced while a model trains."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from fakes.fake_daemon import NATIVE, RULE_OVERRIDE, read_calls, write_control
+from fakes.fake_model import FakeBoundary, FakePatcher, Model
+
+import fuseboard
+from fuseboard import _daemon
+from fuseboard._plan import DecisionKind
+
+Wait = Callable[..., None]
+
+
+class DaemonProcess:
+    """The fake daemon as a process that a test may stop or kill."""
+
+    def __init__(self, home: pathlib.Path, folder: pathlib.Path) -> None:
+        self._home = home
+        self.socket = folder / "job.sock"
+        self.state = folder / "state"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.socket}"
+
+    def start(self) -> None:
+        program = self._home / "bin" / "fuseboardd"
+        self.process = subprocess.Popen(
+            [program, f"--state_dir={self.state}", f"--job_socket={self.socket}"]
+        )
+        while not _daemon.answers(str(self.socket)):
+            assert self.process.poll() is None
+            time.sleep(0.02)
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def process(
+    fake_home: pathlib.Path, short_tmp: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DaemonProcess]:
+    from fuseboard import _patcher, _reporter, _steps
+
+    monkeypatch.setattr(_patcher, "ModelPatcher", FakePatcher)
+    monkeypatch.setattr(_steps, "StepBoundary", FakeBoundary)
+    monkeypatch.setattr(_reporter, "_CALL_DEADLINE_S", 1.0)
+    daemon = DaemonProcess(fake_home, short_tmp)
+    daemon.start()
+    yield daemon
+    fuseboard.unpatch()
+    daemon.kill()
+
+
+def steps_take_no_time(count: int = 200) -> None:
+    """Crosses boundaries; a call to a stopped daemon among them would take its deadline, 1 s."""
+    start = time.monotonic()
+    for _ in range(count):
+        FakeBoundary.latest.mark()
+    assert time.monotonic() - start < 0.9
+
+
+def cross_until(condition: Callable[[], object], eventually: Wait) -> None:
+    def step_and_check() -> object:
+        FakeBoundary.latest.mark()
+        return condition()
+
+    eventually(step_and_check)
+
+
+def norm_runs() -> DecisionKind:
+    return fuseboard.report().sites[0].kind
+
+
+def test_a_stopped_daemon_costs_training_nothing_and_is_followed_again_when_it_goes_on(
+    process: DaemonProcess, eventually: Wait
+) -> None:
+    model = Model()
+    fuseboard.patch(model, address=process.address)
+    process.signal(signal.SIGSTOP)
+    write_control(process.state, revision=2, off={"rms_norm": [NATIVE, RULE_OVERRIDE]})
+    for _ in range(3):
+        steps_take_no_time()
+        time.sleep(0.5)
+    assert norm_runs() is DecisionKind.KERNEL
+    process.signal(signal.SIGCONT)
+    cross_until(lambda: norm_runs() is DecisionKind.NATIVE, eventually)
+
+
+def test_a_killed_daemon_changes_nothing_and_a_restarted_one_learns_who_we_are(
+    process: DaemonProcess, eventually: Wait
+) -> None:
+    model = Model()
+    fuseboard.patch(model, address=process.address)
+    eventually(lambda: read_calls(process.state, "AckPlan"))
+    process.kill()
+    steps_take_no_time()
+    assert norm_runs() is DecisionKind.KERNEL
+    (process.state / "calls.jsonl").unlink()
+    process.start()
+    eventually(lambda: read_calls(process.state, "WatchPlan"), "a new watch")
+    watch = read_calls(process.state, "WatchPlan")[0]
+    assert (watch["known_revision"], watch["known_store_id"]) == ("1", "store-a")
+    assert watch["request"]["sites"]
+    eventually(lambda: read_calls(process.state, "AckPlan"), "the plan in force, told again")
+    assert read_calls(process.state, "AckPlan")[-1]["revision"] == "1"
+    assert len(FakePatcher.latest.applied) == 1
+
+
+def test_a_daemon_with_another_store_is_followed_whatever_its_revision(
+    process: DaemonProcess, eventually: Wait
+) -> None:
+    write_control(process.state, revision=40)
+    model = Model()
+    fuseboard.patch(model, address=process.address)
+    process.kill()
+    write_control(
+        process.state, revision=2, store_id="b", off={"rms_norm": [NATIVE, RULE_OVERRIDE]}
+    )
+    process.start()
+    cross_until(lambda: norm_runs() is DecisionKind.NATIVE, eventually)
+    assert (fuseboard.report().revision, fuseboard.report().store_id) == (2, "b")
+
+
+def test_garbage_in_the_stream_is_survived(process: DaemonProcess, eventually: Wait) -> None:
+    model = Model()
+    fuseboard.patch(model, address=process.address)
+    write_control(process.state, mode="garbage", revision=2)
+    eventually(lambda: fuseboard.report().problem, "the problem in the report")
+    steps_take_no_time()
+    assert norm_runs() is DecisionKind.KERNEL
+    write_control(process.state, mode="normal", off={"rms_norm": [NATIVE, RULE_OVERRIDE]})
+    cross_until(lambda: norm_runs() is DecisionKind.NATIVE, eventually)
+
+
+def test_a_daemon_that_forgot_this_process_is_introduced_to_it_again(
+    process: DaemonProcess, eventually: Wait
+) -> None:
+    """The new daemon listens at the same path while the old one is stopped and still connected."""
+    model = Model()
+    fuseboard.patch(model, address=process.address)
+    eventually(lambda: read_calls(process.state, "WatchPlan"))
+    old = process.process
+    assert old is not None
+    process.signal(signal.SIGSTOP)
+    process.socket.unlink()
+    (process.state / "calls.jsonl").unlink()
+    process.start()
+    try:
+        eventually(lambda: read_calls(process.state, "WatchPlan"), "a watch at the new daemon")
+    finally:
+        old.kill()
+        old.wait()
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGSTOP, signal.SIGKILL])
+def test_the_process_ends_promptly_whatever_the_daemon_does(
+    process: DaemonProcess, number: int | None
+) -> None:
+    script = (
+        "import os, signal, sys, time, fuseboard\n"
+        "from fakes import fake_model\n"
+        "fake_model.install()\n"
+        "model = fake_model.Model()\n"
+        "fuseboard.patch(model, address=sys.argv[1])\n"
+        "assert fuseboard.report().revision == 1\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(time.monotonic(), flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    training = subprocess.Popen(
+        [sys.executable, "-c", script, process.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert training.stdin is not None and training.stdout is not None
+    assert training.stdout.readline() == b"ready\n"
+    if number is not None:
+        process.signal(number)
+    out, err = training.communicate(b"\n", timeout=60)
+    ended = time.monotonic()
+    assert training.returncode == 0, err.decode()
+    assert err == b"" or number is not None
+    # At most 1 s of good-bye and 0.6 s to cut, and the end of an interpreter with torch.
+    assert ended - float(out) < 6.0
+    if number is None:
+        assert read_calls(process.state, "ReportProgress")[-1]["leaving"] is True
