@@ -60,7 +60,8 @@ FbKernel MakeKernel() {
 }  // namespace
 }  // namespace fuseboard::cross_entropy
 
-extern "C" __attribute__((visibility("default"))) const FbKernel* fb_get_kernel(void) {
+extern "C" __attribute__((visibility("default"))) const FbKernel*
+fb_get_kernel() {  // NOLINT(readability-identifier-naming): C.
   static const FbKernel kernel = fuseboard::cross_entropy::MakeKernel();
   return &kernel;
 }

@@ -1,5 +1,6 @@
 #include "kernels/cross_entropy/cross_entropy_check.h"
 
+#include <array>
 #include <cinttypes>
 #include <cmath>
 #include <cstdint>
@@ -121,7 +122,7 @@ const char* ForwardRejectReason(const FbCall* call, FbDeviceType device_type) {
           CheckOptionalFloats(*call, "scale", call->inputs[3], rows, VectorStride::kAny)) {
     return why;
   }
-  constexpr const char* kNames[] = {"loss", "z_loss", "lse"};
+  constexpr std::array kNames = {"loss", "z_loss", "lse"};
   for (int i = 0; i < 3; ++i) {
     if (const char* why =
             CheckOptionalFloats(*call, kNames[i], call->outputs[i], rows, VectorStride::kOne)) {

@@ -256,7 +256,7 @@ int32_t Backward(const FbCall* call, void* /*workspace*/) {
 
 }  // namespace
 
-extern const CpuEntries kCpuEntries;
+// External: declared so for every instruction set.
 const CpuEntries kCpuEntries = {Forward, Backward, ForwardWorkspaceBytes};
 
 }  // namespace fuseboard::cross_entropy::FB_CPU_ISA

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "tests/testing/device_memory.h"
@@ -13,6 +14,8 @@ using ::fuseboard::testing::DeviceMemory;
 using ::fuseboard::testing::KernelCall;
 using ::fuseboard::testing::Layout;
 using ::fuseboard::testing::TestTensor;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double WeightOf(const Case& c, int64_t column) {
   return c.class_weight.absent() ? 1.0 : c.class_weight.At(0, column);
@@ -39,7 +42,7 @@ std::vector<double> ZOfRow(const Case& c, int64_t row) {
 }
 
 double LogSumExp(const std::vector<double>& z) {
-  double max = -INFINITY;
+  double max = -kInfinity;
   for (const double v : z) max = v > max ? v : max;
   double sum = 0;
   for (const double v : z) sum += std::exp(v - max);
@@ -49,7 +52,7 @@ double LogSumExp(const std::vector<double>& z) {
 int64_t FirstMax(const Case& c, int64_t row) {
   const double sign = c.params.logit_scale < 0 ? -1.0 : 1.0;
   int64_t best = 0;
-  double most = -INFINITY;
+  double most = -kInfinity;
   for (int64_t i = 0; i < c.shape.vocab; ++i) {
     if (sign * c.logits.At(row, i) > most) {
       most = sign * c.logits.At(row, i);
@@ -152,7 +155,8 @@ Case::Case(Shape s, uint32_t seed, Layout logits_layout)
       logits(s.dtype, {s.rows, s.vocab}, logits_layout),
       target(FB_I64, {s.rows}) {
   logits.FillNormal(seed, 3.0);
-  target.Fill([&](int64_t, int64_t row) { return (row * 7919 + seed) % s.vocab; });
+  target.Fill(
+      [&](int64_t, int64_t row) { return static_cast<double>((row * 7919 + seed) % s.vocab); });
 }
 
 Case& Case::WithClassWeights(uint32_t seed) {

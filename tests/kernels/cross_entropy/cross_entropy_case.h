@@ -40,8 +40,8 @@ struct Case {
   Case& WithClassWeights(uint32_t seed);
   Case& WithScale(uint32_t seed, int64_t stride = 1);
 
-  testing::KernelCall Forward() const;
-  testing::KernelCall Backward(const testing::TestTensor& lse) const;
+  [[nodiscard]] testing::KernelCall Forward() const;
+  [[nodiscard]] testing::KernelCall Backward(const testing::TestTensor& lse) const;
 };
 
 struct RowAnswer {
