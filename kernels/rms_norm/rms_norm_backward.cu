@@ -70,23 +70,29 @@ bool InPacks(const BackwardCall& b, int x_bytes, int dy_bytes) {
          IsAlignedRows(b.dy, dy_bytes, 16) && weight && dx;
 }
 
-Plan PlanOf(const FbCall& call, const BackwardCall& b) {
+Policy SelectPolicy(const FbCall& call, const BackwardCall& b) {
   const int x_bytes = b.x.dtype == FB_F32 ? 4 : 2;
   const int dy_bytes = b.dy.dtype == FB_F32 ? 4 : 2;
+  Policy policy = {};
+  if (InPacks(b, x_bytes, dy_bytes)) {
+    policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, dy_bytes);
+  }
+  return policy.packs == 0 ? SelectLooping(b.norm.hidden) : policy;
+}
+
+Plan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   const auto [rows, hidden] = std::pair{b.norm.rows, b.norm.hidden};
   Plan plan = {};
-  if (InPacks(b, x_bytes, dy_bytes)) {
-    plan.policy = SelectBackward(call.sm, hidden * x_bytes / 16, x_bytes, dy_bytes);
-  }
-  if (plan.policy.packs == 0) {
-    plan.policy = SelectLooping(hidden);
-    plan.blocks = LoopingBackwardBlocks(plan.policy, rows, hidden, call.sm_count);
-    plan.sums = plan.blocks * plan.policy.rows_per_block;
+  plan.policy = policy;
+  if (policy.packs == 0) {
+    plan.blocks = LoopingBackwardBlocks(policy, rows, hidden, call.sm_count);
+    plan.sums = plan.blocks * policy.rows_per_block;
     return plan;
   }
-  plan.blocks = BackwardBlocks(plan.policy, rows, call.sm_count);
-  plan.sums = plan.blocks / plan.policy.cluster;
-  plan.shared_bytes = static_cast<int>(BackwardSharedBytes(plan.policy, x_bytes, dy_bytes));
+  plan.blocks = BackwardBlocks(policy, rows, call.sm_count);
+  plan.sums = plan.blocks / policy.cluster;
+  plan.shared_bytes = static_cast<int>(
+      BackwardSharedBytes(policy, b.x.dtype == FB_F32 ? 4 : 2, b.dy.dtype == FB_F32 ? 4 : 2));
   return plan;
 }
 
@@ -95,16 +101,21 @@ Plan PlanOf(const FbCall& call, const BackwardCall& b) {
 uint64_t BackwardCudaWorkspace(const FbCall* call) {
   const BackwardCall b = BackwardOf(*call);
   if (IsAbsent(b.dweight)) return 0;
-  return static_cast<uint64_t>(PlanOf(*call, b).sums * b.norm.hidden) * sizeof(float);
+  return static_cast<uint64_t>(PlanOf(*call, b, SelectPolicy(*call, b)).sums * b.norm.hidden) *
+         sizeof(float);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
-  const BackwardCall b = BackwardOf(*call);
-  const auto stream = static_cast<cudaStream_t>(call->stream);
+  return LaunchBackward(*call, SelectPolicy(*call, BackwardOf(*call)), workspace);
+}
+
+int32_t LaunchBackward(const FbCall& call, const Policy& policy, void* workspace) {
+  const BackwardCall b = BackwardOf(call);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   const bool has_dweight = !IsAbsent(b.dweight);
   if (IsAbsent(b.dx) && !has_dweight) return cudaSuccess;
 
-  const Plan plan = PlanOf(*call, b);
+  const Plan plan = PlanOf(call, b, policy);
   if (plan.blocks > 0) {
     const LaunchShape shape = {
         .blocks = plan.blocks,
@@ -132,7 +143,7 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
   if (!has_dweight) return cudaSuccess;
   const LaunchShape shape = {.blocks = CeilDiv(b.norm.hidden, kDweightColumns),
                              .threads = dim3(kDweightColumns, kDweightLanes),
-                             .dependent = call->sm >= 90 && plan.blocks > 0,
+                             .dependent = call.sm >= 90 && plan.blocks > 0,
                              .stream = stream};
   return LaunchKernel(RmsNormDweightKernel, shape, static_cast<const float*>(workspace), plan.sums,
                       b.norm.hidden, b.dweight.data, b.dweight.dtype);

@@ -46,27 +46,29 @@ bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
 
 int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
-  if (f.norm.rows == 0) return cudaSuccess;
   const int x_bytes = f.x.dtype == FB_F32 ? 4 : 2;
   const int y_bytes = f.y.dtype == FB_F32 ? 4 : 2;
   Policy policy = {};
   if (InPacks(f, x_bytes, y_bytes)) policy = SelectForward(call->sm, f.norm.hidden * x_bytes / 16);
-  const int packs = policy.packs;
-  if (packs == 0) policy = SelectLooping(f.norm.hidden);
+  return LaunchForward(*call, policy.packs == 0 ? SelectLooping(f.norm.hidden) : policy);
+}
 
+int32_t LaunchForward(const FbCall& call, const Policy& policy) {
+  const ForwardCall f = ForwardOf(call);
+  if (f.norm.rows == 0) return cudaSuccess;
   const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
   const ForwardKernel kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return SelectKernel<X>(f.y.dtype == f.x.dtype, same_weight, packs);
+    return SelectKernel<X>(f.y.dtype == f.x.dtype, same_weight, policy.packs);
   });
   int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
-  if (packs != 0 && policy.blocks_per_sm > 0) {
-    groups = std::min<int64_t>(groups, int64_t{call->sm_count} * policy.blocks_per_sm);
+  if (policy.packs != 0 && policy.blocks_per_sm > 0) {
+    groups = std::min<int64_t>(groups, int64_t{call.sm_count} * policy.blocks_per_sm);
   }
   const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
-                             .stream = static_cast<cudaStream_t>(call->stream)};
+                             .stream = static_cast<cudaStream_t>(call.stream)};
   return LaunchKernel(
       kernel, shape,
       ForwardArgs{.x = f.x.data,
