@@ -100,6 +100,8 @@ TensorPair Backward(const Tensor& dy, const Tensor& x, const OptionalTensor& wei
     call.Inputs({dy_rows.view(), x_rows.view(), WeightView(weight), FlatViewOf(rstd_flat)});
     call.Outputs({need_dx ? RowView(dx).view() : kAbsent, need_dweight ? ViewOf(dweight) : kAbsent});
     reason = call.Run(&params);
+    // A sum over no rows; a kernel may take a problem without elements for nothing to do.
+    if (need_dweight && x.numel() == 0) dweight.zero_();
   }
   Counters::Instance().Add(Operation::kRmsNorm, reason);
   if (reason != nullptr) {

@@ -51,7 +51,8 @@ def cross_entropy(
     logp = z - lse[:, None]
     valid = target != ignore_index
     column = target.long().clamp(0, logits.shape[1] - 1)
-    weight = torch.ones_like(logits[0]) if class_weight is None else class_weight.to(logits.dtype)
+    ones = logits.new_ones(logits.shape[1])
+    weight = ones if class_weight is None else class_weight.to(logits.dtype)
     picked = -logp.gather(1, column[:, None]).squeeze(1) * weight[column]
     smooth = -(logp * weight).sum(-1) / logits.shape[1]
     zero = torch.zeros((), dtype=logits.dtype, device=logits.device)

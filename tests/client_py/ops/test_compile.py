@@ -1,0 +1,122 @@
+"""What torch.compile and torch.library ask of an operator."""
+
+import pytest
+import torch
+
+from tests.client_py.ops.reference import (
+    MEAN,
+    NONE,
+    SUM,
+    call_cross_entropy,
+    call_linear_cross_entropy,
+    call_rms_norm,
+)
+
+ops = torch.ops.fuseboard
+
+
+def leaf(*shape, dtype=torch.float32, device="cpu"):
+    return torch.randn(*shape, dtype=dtype, device=device, requires_grad=True)
+
+
+def samples(device):
+    """Arguments of each operator, all options at least once."""
+    target = torch.tensor([0, -100, 12, 3], device=device)
+    weighted = torch.rand(13, device=device)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = leaf(2, 3, 8, dtype=dtype, device=device)
+        yield ops.rms_norm.default, (x, leaf(8, device=device), 1e-6, 0.0, 0)
+        yield ops.rms_norm.default, (x, None, 1e-6, 1.0, 1)
+        yield ops.swiglu.default, (x, leaf(2, 3, 8, dtype=dtype, device=device), True)
+        for reduction in (NONE, MEAN, SUM):
+            options = (-100, 0.1, 5.0, 1.0, 1e-3, True, reduction)
+            logits = leaf(4, 13, dtype=dtype, device=device)
+            yield ops.cross_entropy.default, (logits, target, weighted, None, *options)
+            linear = (leaf(4, 8, dtype=dtype, device=device), leaf(13, 8, dtype=dtype, device=device))
+            bias = leaf(13, dtype=dtype, device=device)
+            yield (
+                ops.fused_linear_cross_entropy.default,
+                (*linear, bias, target, None, None, *options, 0, 1024),
+            )
+
+
+LIBRARY_OF = {"fused_linear_cross_entropy": "cross_entropy"}
+
+
+def handle_for(operator, handle_of):
+    name = operator.name().split("::")[1].split(".")[0]
+    return handle_of(LIBRARY_OF.get(name, name))
+
+
+def test_opcheck_is_clean(handle_of, device):
+    for operator, arguments in samples(device):
+        torch.library.opcheck(operator, (*arguments, handle_for(operator, handle_of)))
+
+
+def everything(x, norm, gate, head, bias, target, handles):
+    y = call_rms_norm(x, norm, kernel=handles[0])
+    y = ops.swiglu(y, gate, True, handles[1])
+    loss, _ = call_linear_cross_entropy(y, head, bias, target, kernel=handles[2])
+    rows, z_loss = call_cross_entropy(
+        torch.nn.functional.linear(y, head), target, reduction=NONE, z_loss_scale=1e-3,
+        kernel=handles[2],
+    )  # fmt: skip
+    return loss + rows.sum() + z_loss.sum()
+
+
+def check_compiled(backend, handles, device, row_counts, dynamic):
+    compiled = torch.compile(everything, fullgraph=True, backend=backend, dynamic=dynamic)
+    for rows in row_counts:
+        tensors = [leaf(*s, device=device) for s in ((rows, 8), (8,), (rows, 8), (13, 8), (13,))]
+        target = torch.randint(0, 13, (rows,), device=device)
+        want = everything(*tensors, target, handles)
+        got = compiled(*tensors, target, handles)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            torch.autograd.grad(got * 3, tensors), torch.autograd.grad(want * 3, tensors),
+            rtol=1e-4, atol=1e-5,
+        )  # fmt: skip
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*tensors, target, handles), want.detach())
+
+
+@pytest.fixture
+def handles(handle_of):
+    torch._dynamo.reset()
+    return tuple(handle_of(name) for name in ("rms_norm", "swiglu", "cross_entropy"))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_without_a_graph_break(handles, device, dynamic):
+    check_compiled("aot_eager", handles, device, (4, 5, 7), dynamic)
+
+
+def test_compiles_with_inductor(handles, device):
+    check_compiled("inductor", handles, device, (4,), False)
+
+
+def test_compiles_under_autocast(device):
+    torch._dynamo.reset()
+    hidden, head = leaf(4, 8, device=device), leaf(13, 8, device=device)
+    target = torch.tensor([0, -100, 12, 3], device=device)
+
+    def loss(h, w):
+        with torch.autocast(device, torch.bfloat16):
+            return call_linear_cross_entropy(h, w, None, target)[0]
+
+    got = torch.compile(loss, fullgraph=True, backend="aot_eager")(hidden, head)
+    torch.testing.assert_close(got, loss(hidden, head))
+    got.backward()
+    assert hidden.grad.dtype == head.grad.dtype == torch.float32
+
+
+def test_compiled_autograd_traces_the_nodes():
+    torch._dynamo.reset()
+    tensors = [leaf(*s) for s in ((4, 8), (8,), (4, 8), (13, 8), (13,))]
+    target = torch.tensor([0, -100, 12, 3])
+    handles = (-1, -1, -1)
+    want = torch.autograd.grad(everything(*tensors, target, handles), tensors)
+    loss = everything(*tensors, target, handles)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        loss.backward()
+    torch.testing.assert_close([t.grad for t in tensors], list(want))
