@@ -29,7 +29,6 @@ void Table::AddRow(std::vector<std::string> cells) {
   for (std::string& cell : cells) {
     // What others wrote (job names, reasons) must not move the cursor of an operator's terminal.
     cell = cell.empty() ? "-" : absl::Utf8SafeCHexEscape(cell);
-    absl::StripAsciiWhitespace(&cell);
   }
   rows_.push_back(std::move(cells));
 }

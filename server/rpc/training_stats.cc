@@ -1,6 +1,7 @@
 #include "server/rpc/training_stats.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fuseboard {
 namespace {
@@ -9,12 +10,14 @@ constexpr char kOther[] = "other";
 
 int64_t Increase(int64_t before, int64_t now) { return now >= before ? now - before : now; }
 
-// The entry of `name`, or that of "other" once the map is full.
+// Under which name `name` counts: its own, or "other" if it came when the map was full. The answer
+// for a name never changes, because the map never shrinks.
 template <typename Map>
-typename Map::mapped_type& Bounded(Map& map, const std::string& name, size_t limit) {
-  const auto it = map.find(name);
-  if (it != map.end()) return it->second;
-  return map[map.size() < limit ? name : kOther];
+std::string LabelOf(Map* map, const std::string& name, size_t limit) {
+  if (map->count(name) > 0) return name;
+  const std::string label = map->size() < limit ? name : kOther;
+  (*map)[label];
+  return label;
 }
 
 }  // namespace
@@ -39,18 +42,25 @@ void TrainingStats::RecordAck(bool applied) {
 
 void TrainingStats::RecordProgress(const v1::ReportProgressRequest& progress) {
   absl::MutexLock lock(&mutex_);
-  std::map<std::string, Calls>& last = last_[progress.instance_id()];
+  // First under the names they count as, so that all that is "other" is compared as one.
+  std::map<std::string, Calls> now;
   for (const v1::OperationCounter& counter : progress.counters()) {
-    Calls& before = Bounded(last, counter.operation(), kMaxOperations);
-    Calls& total = Bounded(totals_.operations, counter.operation(), kMaxOperations);
-    total.fused += Increase(before.fused, counter.fused_calls());
-    before.fused = counter.fused_calls();
+    const std::string operation = LabelOf(&totals_.operations, counter.operation(), kMaxOperations);
+    now[operation].fused += counter.fused_calls();
     for (const auto& [reason, calls] : counter.fallback_calls()) {
-      int64_t& seen = Bounded(before.fallbacks, reason, kMaxReasons);
-      Bounded(total.fallbacks, reason, kMaxReasons) += Increase(seen, calls);
-      seen = calls;
+      auto& reasons = totals_.operations[operation].fallbacks;
+      now[operation].fallbacks[LabelOf(&reasons, reason, kMaxReasons)] += calls;
     }
   }
+  std::map<std::string, Calls>& last = last_[progress.instance_id()];
+  for (const auto& [operation, calls] : now) {
+    Calls& total = totals_.operations[operation];
+    total.fused += Increase(last[operation].fused, calls.fused);
+    for (const auto& [reason, count] : calls.fallbacks) {
+      total.fallbacks[reason] += Increase(last[operation].fallbacks[reason], count);
+    }
+  }
+  last = std::move(now);
 }
 
 void TrainingStats::Prune(const std::function<bool(absl::string_view instance_id)>& is_known) {
