@@ -1,5 +1,5 @@
-// While in scope, ATen operators run in the dtypes they are given. A composite has already chosen its
-// dtypes, and a backward may run inside the user's autocast region.
+// While in scope, ATen operators run in the dtypes they are given. A composite has already chosen
+// its dtypes, and a backward may run inside the user's autocast region.
 
 #ifndef KERNELS_TORCH_AUTOCAST_OFF_H_
 #define KERNELS_TORCH_AUTOCAST_OFF_H_

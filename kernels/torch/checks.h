@@ -19,13 +19,14 @@ inline void CheckFloating(const char* operation, const char* name, const at::Ten
 
 inline void CheckSameDevice(const char* operation, const char* name_a, const at::Tensor& a,
                             const char* name_b, const at::Tensor& b) {
-  TORCH_CHECK(!b.defined() || a.device() == b.device(), operation, ": ", name_a, " is on ", a.device(),
-              " but ", name_b, " is on ", b.device());
+  TORCH_CHECK(!b.defined() || a.device() == b.device(), operation, ": ", name_a, " is on ",
+              a.device(), " but ", name_b, " is on ", b.device());
 }
 
-inline void CheckDim(const char* operation, const char* name, const at::Tensor& tensor, int64_t dim) {
-  TORCH_CHECK(tensor.dim() == dim, operation, ": ", name, " has ", tensor.dim(), " dimensions, want ",
-              dim);
+inline void CheckDim(const char* operation, const char* name, const at::Tensor& tensor,
+                     int64_t dim) {
+  TORCH_CHECK(tensor.dim() == dim, operation, ": ", name, " has ", tensor.dim(),
+              " dimensions, want ", dim);
 }
 
 inline void CheckSize(const char* operation, const char* name_a, const c10::SymInt& a,
@@ -51,8 +52,8 @@ inline void CheckClassWeight(const char* operation, const c10::SymInt& vocab,
 
 // An option that is a tensor; a gradient for it would be lost in silence.
 inline void CheckNoGradient(const char* operation, const char* name, const at::Tensor& tensor) {
-  TORCH_CHECK(!tensor.defined() || !tensor.requires_grad() || !c10::GradMode::is_enabled(), operation,
-              ": ", name, " requires grad, but no gradient is computed for it");
+  TORCH_CHECK(!tensor.defined() || !tensor.requires_grad() || !c10::GradMode::is_enabled(),
+              operation, ": ", name, " requires grad, but no gradient is computed for it");
 }
 
 // The dtype that the composites compute in and that statistics are kept in.

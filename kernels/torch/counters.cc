@@ -27,7 +27,8 @@ std::string Quoted(std::string_view text) {
 }  // namespace
 
 Counters& Counters::Instance() {
-  static auto* const counters = new Counters;  // Autograd threads may count while the process exits.
+  static auto* const counters =
+      new Counters;  // Autograd threads may count while the process exits.
   return *counters;
 }
 
@@ -45,8 +46,8 @@ std::string Counters::ToJson() const {
   std::ostringstream json;
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < kOperationNames.size(); ++i) {
-    json << (i == 0 ? "{" : ", ") << Quoted(kOperationNames[i]) << ": {\"fused\": " << fused_[i].load()
-         << ", \"fallback\": {";
+    json << (i == 0 ? "{" : ", ") << Quoted(kOperationNames[i])
+         << ": {\"fused\": " << fused_[i].load() << ", \"fallback\": {";
     const char* separator = "";
     for (const auto& [reason, count] : fallback_[i]) {
       json << separator << Quoted(reason) << ": " << count;

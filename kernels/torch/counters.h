@@ -1,7 +1,7 @@
 // How often each operation ran its kernel library, and how often, and why, it ran the composite.
 //
-// A forward and a backward count one each; fused_linear_cross_entropy counts once per phase, not per
-// chunk. Thread-safe. Counting a fused call is one relaxed atomic addition.
+// A forward and a backward count one each; fused_linear_cross_entropy counts once per phase, not
+// per chunk. Thread-safe. Counting a fused call is one relaxed atomic addition.
 
 #ifndef KERNELS_TORCH_COUNTERS_H_
 #define KERNELS_TORCH_COUNTERS_H_

@@ -62,7 +62,8 @@ class Block {
         gradient.sub_(share);
       }
     }
-    gradient.scatter_add_(1, column_, TargetWeight().mul(options_.label_smoothing - 1).unsqueeze(1));
+    gradient.scatter_add_(1, column_,
+                          TargetWeight().mul(options_.label_smoothing - 1).unsqueeze(1));
     if (cap_slope.defined()) gradient.mul_(cap_slope);
     if (options_.logit_scale != 1) gradient.mul_(options_.logit_scale);
     if (rows_.scale.defined()) gradient.mul_(rows_.scale.unsqueeze(1));
@@ -124,9 +125,9 @@ void CrossEntropyComposite(const CrossEntropyRows& rows, const CrossEntropyOptio
                            bool lse_is_known) {
   const AutocastOff autocast_off;
   const int64_t num_rows = rows.logits.size(0);
-  const int64_t row_bytes = std::max<int64_t>(1, rows.logits.size(1)) *
-                            static_cast<int64_t>(c10::elementSize(
-                                AccumulationType(rows.logits.scalar_type())));
+  const int64_t row_bytes =
+      std::max<int64_t>(1, rows.logits.size(1)) *
+      static_cast<int64_t>(c10::elementSize(AccumulationType(rows.logits.scalar_type())));
   const int64_t block_rows = std::max<int64_t>(1, kBlockBytes / row_bytes);
   for (int64_t begin = 0; begin < num_rows; begin += block_rows) {
     const CrossEntropyRows slice = Slice(rows, begin, std::min(block_rows, num_rows - begin));

@@ -1,7 +1,7 @@
 // Cross entropy of rows in ATen operators: what runs when no kernel library does.
 //
-// Works on a few rows at a time, so that its fp32 temporaries stay near 64 MiB whatever the size of the
-// logits: a fused loss that is switched off must not need more memory than it did.
+// Works on a few rows at a time, so that its fp32 temporaries stay near 64 MiB whatever the size of
+// the logits: a fused loss that is switched off must not need more memory than it did.
 
 #ifndef KERNELS_TORCH_CROSS_ENTROPY_COMPOSITE_H_
 #define KERNELS_TORCH_CROSS_ENTROPY_COMPOSITE_H_

@@ -1,9 +1,10 @@
 // torch.ops.fuseboard.cross_entropy: kernels, fake functions and autograd.
 //
-// The forward reads the logits once and keeps loss and log-sum-exp; the backward reads them again and
-// writes the gradient: 2 + 4 bytes per bf16 element, and the caller's logits are left alone, which
-// autograd keeps alive anyway. Writing the gradient in the forward would be 4, but into a second tensor
-// that lives until the backward, and scaled again there by an upstream gradient that is not 1.
+// The forward reads the logits once and keeps loss and log-sum-exp; the backward reads them again
+// and writes the gradient: 2 + 4 bytes per bf16 element, and the caller's logits are left alone,
+// which autograd keeps alive anyway. Writing the gradient in the forward would be 4, but into a
+// second tensor that lives until the backward, and scaled again there by an upstream gradient that
+// is not 1.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -38,11 +39,13 @@ void Check(const Tensor& logits, const Tensor& target, const OptionalTensor& cla
 
 // ---- Forward ----
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(
-    const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
-    const OptionalTensor& divisor, int64_t ignore_index, double label_smoothing, double softcap,
-    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
-    int64_t kernel) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(const Tensor& logits, const Tensor& target,
+                                                   const OptionalTensor& class_weight,
+                                                   const OptionalTensor& divisor,
+                                                   int64_t ignore_index, double label_smoothing,
+                                                   double softcap, double logit_scale,
+                                                   double z_loss_scale, bool z_loss_in_loss,
+                                                   int64_t reduction, int64_t kernel) {
   const CrossEntropyOptions options{ignore_index, label_smoothing, softcap,  logit_scale,
                                     z_loss_scale, z_loss_in_loss,  reduction};
   Check(logits, target, class_weight, options);
@@ -59,8 +62,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(
   Counters::Instance().Add(Operation::kCrossEntropy, CrossEntropyForward(rows, options, kernel));
   Tensor inverse;
   if (reduction == kReduceMean) {
-    inverse = InverseDivisor(target, rows.class_weight, ValueOrUndefined(divisor), ignore_index,
-                             dtype);
+    inverse =
+        InverseDivisor(target, rows.class_weight, ValueOrUndefined(divisor), ignore_index, dtype);
   }
   Tensor loss = Reduce(rows.loss, inverse, reduction);
   Tensor z_loss = rows.z_loss.defined() ? Reduce(rows.z_loss, inverse, reduction)
@@ -69,11 +72,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(
   return {std::move(loss), std::move(z_loss), std::move(rows.lse), std::move(inverse)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> ForwardMeta(
-    const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
-    const OptionalTensor& /*divisor*/, int64_t ignore_index, double label_smoothing, double softcap,
-    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
-    int64_t /*kernel*/) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> ForwardMeta(const Tensor& logits, const Tensor& target,
+                                                       const OptionalTensor& class_weight,
+                                                       const OptionalTensor& /*divisor*/,
+                                                       int64_t ignore_index, double label_smoothing,
+                                                       double softcap, double logit_scale,
+                                                       double z_loss_scale, bool z_loss_in_loss,
+                                                       int64_t reduction, int64_t /*kernel*/) {
   Check(logits, target, class_weight,
         {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
          reduction});
@@ -89,9 +94,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ForwardMeta(
 // ---- Backward ----
 
 Tensor Backward(const Tensor& dloss, const Tensor& logits, const Tensor& target,
-                const OptionalTensor& class_weight, const Tensor& lse, const Tensor& inverse_divisor,
-                int64_t ignore_index, double label_smoothing, double softcap, double logit_scale,
-                double z_loss_scale, bool z_loss_in_loss, int64_t reduction, int64_t kernel) {
+                const OptionalTensor& class_weight, const Tensor& lse,
+                const Tensor& inverse_divisor, int64_t ignore_index, double label_smoothing,
+                double softcap, double logit_scale, double z_loss_scale, bool z_loss_in_loss,
+                int64_t reduction, int64_t kernel) {
   const CrossEntropyOptions options{ignore_index, label_smoothing, softcap,  logit_scale,
                                     z_loss_scale, z_loss_in_loss,  reduction};
   Check(logits, target, class_weight, options);
@@ -119,8 +125,8 @@ Tensor BackwardMeta(const Tensor& /*dloss*/, const Tensor& logits, const Tensor&
 // ---- The differentiable operator ----
 
 class CrossEntropyNode final
-    : public SavedNode<5, std::tuple<int64_t, double, double, double, double, bool, int64_t,
-                                     int64_t>> {
+    : public SavedNode<
+          5, std::tuple<int64_t, double, double, double, double, bool, int64_t, int64_t>> {
  public:
   std::string name() const override { return "FuseboardCrossEntropyBackward"; }
 
@@ -140,11 +146,13 @@ class CrossEntropyNode final
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> CallForward(
-    const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
-    const OptionalTensor& divisor, int64_t ignore_index, double label_smoothing, double softcap,
-    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
-    int64_t kernel) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> CallForward(const Tensor& logits, const Tensor& target,
+                                                       const OptionalTensor& class_weight,
+                                                       const OptionalTensor& divisor,
+                                                       int64_t ignore_index, double label_smoothing,
+                                                       double softcap, double logit_scale,
+                                                       double z_loss_scale, bool z_loss_in_loss,
+                                                       int64_t reduction, int64_t kernel) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fuseboard::cross_entropy_forward", "")
                              .typed<decltype(Forward)>();
@@ -167,8 +175,8 @@ std::tuple<Tensor, Tensor> Autograd(const Tensor& logits, const Tensor& target,
   }
   auto [loss, z_loss, lse, inverse] = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return CallForward(logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap,
-                       logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+    return CallForward(logits, target, class_weight, divisor, ignore_index, label_smoothing,
+                       softcap, logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
   }();
   if (node) {
     node->SetAttributes({ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,

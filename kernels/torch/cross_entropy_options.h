@@ -1,4 +1,5 @@
-// The numbers that choose a cross entropy, as cross_entropy and fused_linear_cross_entropy take them.
+// The numbers that choose a cross entropy, as cross_entropy and fused_linear_cross_entropy take
+// them.
 
 #ifndef KERNELS_TORCH_CROSS_ENTROPY_OPTIONS_H_
 #define KERNELS_TORCH_CROSS_ENTROPY_OPTIONS_H_
@@ -28,7 +29,8 @@ struct CrossEntropyOptions {
                 label_smoothing, ", want a number in [0, 1]");
     TORCH_CHECK(softcap >= 0, operation, ": softcap is ", softcap, ", want 0 (none) or more");
     TORCH_CHECK(logit_scale != 0, operation, ": logit_scale is 0, want another number");
-    TORCH_CHECK(z_loss_scale >= 0, operation, ": z_loss_scale is ", z_loss_scale, ", want 0 or more");
+    TORCH_CHECK(z_loss_scale >= 0, operation, ": z_loss_scale is ", z_loss_scale,
+                ", want 0 or more");
     TORCH_CHECK(reduction >= kReduceNone && reduction <= kReduceSum, operation, ": reduction is ",
                 reduction, ", want 0 (none), 1 (mean) or 2 (sum)");
   }

@@ -1,5 +1,5 @@
-// Cross entropy of rows of logits, by a kernel library or by ATen: the one piece that cross_entropy and
-// every chunk of fused_linear_cross_entropy share.
+// Cross entropy of rows of logits, by a kernel library or by ATen: the one piece that cross_entropy
+// and every chunk of fused_linear_cross_entropy share.
 
 #ifndef KERNELS_TORCH_CROSS_ENTROPY_ROWS_H_
 #define KERNELS_TORCH_CROSS_ENTROPY_ROWS_H_

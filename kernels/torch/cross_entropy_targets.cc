@@ -14,8 +14,9 @@ void CheckRange(const char* operation, const at::Tensor& target, int64_t vocab,
   const int64_t stride = target.stride(0);
   for (int64_t row = 0; row < target.size(0); ++row) {
     const auto value = static_cast<int64_t>(values[row * stride]);
-    TORCH_CHECK_INDEX((value >= 0 && value < vocab) || value == ignore_index, operation, ": target[",
-                      row, "] is ", value, ", want [0, ", vocab, ") or ignore_index ", ignore_index);
+    TORCH_CHECK_INDEX((value >= 0 && value < vocab) || value == ignore_index, operation,
+                      ": target[", row, "] is ", value, ", want [0, ", vocab, ") or ignore_index ",
+                      ignore_index);
   }
 }
 

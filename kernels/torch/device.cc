@@ -26,8 +26,8 @@ void* CurrentStream(c10::Device device) {
 }
 
 bool IsCapturing(c10::Device device) {
-  return device.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
-                                 c10::cuda::CaptureStatus::None;
+  return device.is_cuda() &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
 bool RecoverFrom(int32_t cuda_error) {

@@ -46,8 +46,9 @@ class ChunkedHead {
     }
   }
 
-  // Calls fn(logits, begin, count) for each chunk, which counts supervised rows. `fn` turns the logits
-  // into their gradient in place if any gradient is needed, and returns as CrossEntropyForward does.
+  // Calls fn(logits, begin, count) for each chunk, which counts supervised rows. `fn` turns the
+  // logits into their gradient in place if any gradient is needed, and returns as
+  // CrossEntropyForward does.
   template <typename Fn>
   void ForEach(Fn fn) {
     const char* first_reason = nullptr;
@@ -88,7 +89,8 @@ class ChunkedHead {
       rows_.Put(dhidden_, begin, at::mm(dlogits, inputs_.weight));
     }
     if (dweight_.has_value()) dweight_->Add(dlogits, hidden);
-    if (dbias_.defined()) dbias_.add_(at::sum(dlogits, {0}, /*keepdim=*/false, dbias_.scalar_type()));
+    if (dbias_.defined())
+      dbias_.add_(at::sum(dlogits, {0}, /*keepdim=*/false, dbias_.scalar_type()));
   }
 
   const LinearLossInputs& inputs_;
@@ -127,7 +129,8 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
   const at::Tensor class_weight = WideClassWeight(inputs, dtype);
   at::Tensor inverse;
   if (options.reduction == kReduceMean) {
-    inverse = InverseDivisor(inputs.target, class_weight, inputs.divisor, options.ignore_index, dtype);
+    inverse =
+        InverseDivisor(inputs.target, class_weight, inputs.divisor, options.ignore_index, dtype);
   }
   rows.Wait();
 

@@ -1,5 +1,6 @@
-// How fused_linear_cross_entropy cuts its rows into chunks. A function of shapes alone: ranks of a job
-// with equal shapes cut alike, whatever memory they have free and however many labels they ignore.
+// How fused_linear_cross_entropy cuts its rows into chunks. A function of shapes alone: ranks of a
+// job with equal shapes cut alike, whatever memory they have free and however many labels they
+// ignore.
 
 #ifndef KERNELS_TORCH_FUSED_LINEAR_CROSS_ENTROPY_CHUNKS_H_
 #define KERNELS_TORCH_FUSED_LINEAR_CROSS_ENTROPY_CHUNKS_H_
@@ -9,15 +10,16 @@
 
 namespace fuseboard::torch_binding {
 
-// 512 MiB is 2092 rows of a bf16 vocabulary of 128,256, so 8192 rows make 4 chunks of 2048. H200, 8192 x
-// 4096 x 128256, gradients included: 40.3 ms at 2048 rows, 45.3 at 1024, 48.1 at 512, 41.0 at 4096.
+// 512 MiB is 2092 rows of a bf16 vocabulary of 128,256, so 8192 rows make 4 chunks of 2048. H200,
+// 8192 x 4096 x 128256, gradients included: 40.3 ms at 2048 rows, 45.3 at 1024, 48.1 at 512, 41.0
+// at 4096.
 inline constexpr int64_t kDefaultChunkBytes = int64_t{512} << 20;
 
 // GEMM tiles are 128 or 256 rows; a chunk that ends within one wastes the rest of it.
 inline constexpr int64_t kChunkRowMultiple = 256;
 
-// Up to here the rounding of dW to bf16 after each chunk stays below the rounding of the GEMM's bf16
-// inputs; its error grows with the square root of the number of chunks.
+// Up to here the rounding of dW to bf16 after each chunk stays below the rounding of the GEMM's
+// bf16 inputs; its error grows with the square root of the number of chunks.
 inline constexpr int64_t kMaxChunksInWeightDtype = 8;
 
 struct ChunkPlan {
@@ -30,8 +32,8 @@ struct ChunkPlan {
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// `chunk_bytes` is the budget of the logits buffer, 0: the default. A chunk has at least one row. Chunks
-// are made alike: 2100 rows at a budget of 2048 are two of 1280 and 820, not of 2048 and 52.
+// `chunk_bytes` is the budget of the logits buffer, 0: the default. A chunk has at least one row.
+// Chunks are made alike: 2100 rows at a budget of 2048 are two of 1280 and 820, not of 2048 and 52.
 constexpr ChunkPlan PlanChunks(int64_t rows, int64_t vocab, int64_t element_bytes,
                                int64_t chunk_bytes) {
   // 64 elements keep each row on its own 128-byte line, which cuBLAS's fastest kernels need.
@@ -41,7 +43,8 @@ constexpr ChunkPlan PlanChunks(int64_t rows, int64_t vocab, int64_t element_byte
   if (most > kChunkRowMultiple) most = most / kChunkRowMultiple * kChunkRowMultiple;
   if (rows <= most) return {rows, rows > 0 ? 1 : 0, row_step};
   int64_t per_chunk = CeilDiv(rows, CeilDiv(rows, most));
-  if (most >= kChunkRowMultiple) per_chunk = CeilDiv(per_chunk, kChunkRowMultiple) * kChunkRowMultiple;
+  if (most >= kChunkRowMultiple)
+    per_chunk = CeilDiv(per_chunk, kChunkRowMultiple) * kChunkRowMultiple;
   return {per_chunk, CeilDiv(rows, per_chunk), row_step};
 }
 

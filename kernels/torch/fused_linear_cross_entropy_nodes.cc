@@ -55,8 +55,8 @@ class ScaledGradientsNode final : public SavedNode<3, std::tuple<>> {
 
 // The forward kept the log-sum-exp only: compute the logits again.
 class RecomputeNode final
-    : public SavedNode<7, std::tuple<int64_t, double, double, double, double, bool, int64_t, int64_t,
-                                     int64_t, int64_t>> {
+    : public SavedNode<7, std::tuple<int64_t, double, double, double, double, bool, int64_t,
+                                     int64_t, int64_t, int64_t>> {
  public:
   std::string name() const override { return kNodeName; }
 
@@ -68,8 +68,8 @@ class RecomputeNode final
             .findSchemaOrThrow("fuseboard::fused_linear_cross_entropy_backward", "")
             .typed<LinearLossBackwardResult(
                 const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
-                const OptionalTensor&, const Tensor&, const Tensor&, int64_t, double, double, double,
-                double, bool, int64_t, int64_t, int64_t, bool, bool, bool, int64_t)>();
+                const OptionalTensor&, const Tensor&, const Tensor&, int64_t, double, double,
+                double, double, bool, int64_t, int64_t, int64_t, bool, bool, bool, int64_t)>();
     const auto& [ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
                  reduction, dweight_dtype, chunk_bytes, kernel] = attributes();
     const bool need_dhidden = task_should_compute_output(0);

@@ -13,8 +13,8 @@
 namespace fuseboard::torch_binding {
 
 // loss, z_loss, lse, inverse_divisor, dhidden, dweight, dbias
-using LinearLossForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                                           at::Tensor, at::Tensor>;
+using LinearLossForwardResult =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // dhidden, dweight, dbias
 using LinearLossBackwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
@@ -38,8 +38,8 @@ LinearLossForwardResult CallLinearLossForward(
     const at::Tensor& target, const std::optional<at::Tensor>& class_weight,
     const std::optional<at::Tensor>& divisor, int64_t ignore_index, double label_smoothing,
     double softcap, double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
-    int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden, bool need_dweight, bool need_dbias,
-    int64_t kernel);
+    int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden, bool need_dweight,
+    bool need_dbias, int64_t kernel);
 
 // Makes the loss in `result` a function of hidden, weight and bias. REQUIRES: one requires grad.
 void RecordLinearLoss(const LinearLossForwardResult& result, const at::Tensor& hidden,

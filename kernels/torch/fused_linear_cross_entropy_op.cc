@@ -1,4 +1,5 @@
-// torch.ops.fuseboard.fused_linear_cross_entropy: checks, fake functions, autocast and registration.
+// torch.ops.fuseboard.fused_linear_cross_entropy: checks, fake functions, autocast and
+// registration.
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
@@ -57,28 +58,29 @@ void Check(const LinearLossInputs& inputs) {
 
 // ---- Forward ----
 
-LinearLossForwardResult Forward(
-    const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias, const Tensor& target,
-    const OptionalTensor& class_weight, const OptionalTensor& divisor, int64_t ignore_index,
-    double label_smoothing, double softcap, double logit_scale, double z_loss_scale,
-    bool z_loss_in_loss, int64_t reduction, int64_t dweight_dtype, int64_t chunk_bytes,
-    bool need_dhidden, bool need_dweight, bool need_dbias, int64_t kernel) {
+LinearLossForwardResult Forward(const Tensor& hidden, const Tensor& weight,
+                                const OptionalTensor& bias, const Tensor& target,
+                                const OptionalTensor& class_weight, const OptionalTensor& divisor,
+                                int64_t ignore_index, double label_smoothing, double softcap,
+                                double logit_scale, double z_loss_scale, bool z_loss_in_loss,
+                                int64_t reduction, int64_t dweight_dtype, int64_t chunk_bytes,
+                                bool need_dhidden, bool need_dweight, bool need_dbias,
+                                int64_t kernel) {
   const bool in_forward = HasGradientInForward(hidden.scalar_type(), reduction);
-  const LinearLossInputs inputs{
-      .hidden = hidden,
-      .weight = weight,
-      .bias = ValueOrUndefined(bias),
-      .target = target,
-      .class_weight = ValueOrUndefined(class_weight),
-      .divisor = ValueOrUndefined(divisor),
-      .options = {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
-                  reduction},
-      .dweight_dtype = dweight_dtype,
-      .chunk_bytes = chunk_bytes,
-      .need_dhidden = need_dhidden && in_forward,
-      .need_dweight = need_dweight && in_forward,
-      .need_dbias = need_dbias && in_forward,
-      .kernel = kernel};
+  const LinearLossInputs inputs{.hidden = hidden,
+                                .weight = weight,
+                                .bias = ValueOrUndefined(bias),
+                                .target = target,
+                                .class_weight = ValueOrUndefined(class_weight),
+                                .divisor = ValueOrUndefined(divisor),
+                                .options = {ignore_index, label_smoothing, softcap, logit_scale,
+                                            z_loss_scale, z_loss_in_loss, reduction},
+                                .dweight_dtype = dweight_dtype,
+                                .chunk_bytes = chunk_bytes,
+                                .need_dhidden = need_dhidden && in_forward,
+                                .need_dweight = need_dweight && in_forward,
+                                .need_dbias = need_dbias && in_forward,
+                                .kernel = kernel};
   Check(inputs);
   CheckTargetsOnCpu(kName, target, weight.size(0), ignore_index);
   const c10::DeviceGuard guard(hidden.device());
@@ -96,12 +98,14 @@ LinearLossForwardResult Forward(
           or_none(outputs.gradients.dbias, hidden.scalar_type())};
 }
 
-LinearLossForwardResult ForwardMeta(
-    const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias, const Tensor& target,
-    const OptionalTensor& class_weight, const OptionalTensor& divisor, int64_t ignore_index,
-    double label_smoothing, double softcap, double logit_scale, double z_loss_scale,
-    bool z_loss_in_loss, int64_t reduction, int64_t dweight_dtype, int64_t chunk_bytes,
-    bool need_dhidden, bool need_dweight, bool need_dbias, int64_t kernel) {
+LinearLossForwardResult ForwardMeta(const Tensor& hidden, const Tensor& weight,
+                                    const OptionalTensor& bias, const Tensor& target,
+                                    const OptionalTensor& class_weight,
+                                    const OptionalTensor& divisor, int64_t ignore_index,
+                                    double label_smoothing, double softcap, double logit_scale,
+                                    double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+                                    int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
+                                    bool need_dweight, bool need_dbias, int64_t kernel) {
   Check({.hidden = hidden,
          .weight = weight,
          .bias = ValueOrUndefined(bias),
@@ -136,28 +140,28 @@ LinearLossForwardResult ForwardMeta(
 
 // ---- Backward, where the forward made no gradients ----
 
-LinearLossBackwardResult Backward(
-    const Tensor& dloss, const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
-    const Tensor& target, const OptionalTensor& class_weight, const Tensor& lse,
-    const Tensor& inverse_divisor, int64_t ignore_index, double label_smoothing, double softcap,
-    double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
-    int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden, bool need_dweight,
-    bool need_dbias, int64_t kernel) {
-  const LinearLossInputs inputs{
-      .hidden = hidden,
-      .weight = weight,
-      .bias = ValueOrUndefined(bias),
-      .target = target,
-      .class_weight = ValueOrUndefined(class_weight),
-      .divisor = {},
-      .options = {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
-                  reduction},
-      .dweight_dtype = dweight_dtype,
-      .chunk_bytes = chunk_bytes,
-      .need_dhidden = need_dhidden,
-      .need_dweight = need_dweight,
-      .need_dbias = need_dbias,
-      .kernel = kernel};
+LinearLossBackwardResult Backward(const Tensor& dloss, const Tensor& hidden, const Tensor& weight,
+                                  const OptionalTensor& bias, const Tensor& target,
+                                  const OptionalTensor& class_weight, const Tensor& lse,
+                                  const Tensor& inverse_divisor, int64_t ignore_index,
+                                  double label_smoothing, double softcap, double logit_scale,
+                                  double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+                                  int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
+                                  bool need_dweight, bool need_dbias, int64_t kernel) {
+  const LinearLossInputs inputs{.hidden = hidden,
+                                .weight = weight,
+                                .bias = ValueOrUndefined(bias),
+                                .target = target,
+                                .class_weight = ValueOrUndefined(class_weight),
+                                .divisor = {},
+                                .options = {ignore_index, label_smoothing, softcap, logit_scale,
+                                            z_loss_scale, z_loss_in_loss, reduction},
+                                .dweight_dtype = dweight_dtype,
+                                .chunk_bytes = chunk_bytes,
+                                .need_dhidden = need_dhidden,
+                                .need_dweight = need_dweight,
+                                .need_dbias = need_dbias,
+                                .kernel = kernel};
   Check(inputs);
   CheckSameDevice(kName, "hidden", hidden, "the gradient", dloss);
   const c10::DeviceGuard guard(hidden.device());
@@ -187,12 +191,13 @@ LinearLossBackwardResult BackwardMeta(
 
 // ---- The differentiable operator ----
 
-std::tuple<Tensor, Tensor> Autograd(
-    const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias, const Tensor& target,
-    const OptionalTensor& class_weight, const OptionalTensor& divisor, int64_t ignore_index,
-    double label_smoothing, double softcap, double logit_scale, double z_loss_scale,
-    bool z_loss_in_loss, int64_t reduction, int64_t dweight_dtype, int64_t chunk_bytes,
-    int64_t kernel) {
+std::tuple<Tensor, Tensor> Autograd(const Tensor& hidden, const Tensor& weight,
+                                    const OptionalTensor& bias, const Tensor& target,
+                                    const OptionalTensor& class_weight,
+                                    const OptionalTensor& divisor, int64_t ignore_index,
+                                    double label_smoothing, double softcap, double logit_scale,
+                                    double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+                                    int64_t dweight_dtype, int64_t chunk_bytes, int64_t kernel) {
   CheckNoGradient(kName, "class_weight", ValueOrUndefined(class_weight));
   CheckNoGradient(kName, "divisor", ValueOrUndefined(divisor));
   for (const Tensor& input : {hidden, weight, ValueOrUndefined(bias)}) {
@@ -205,9 +210,9 @@ std::tuple<Tensor, Tensor> Autograd(
     const bool need_dbias = enabled && bias.has_value() && bias->requires_grad();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return CallLinearLossForward(hidden, weight, bias, target, class_weight, divisor, ignore_index,
-                                 label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
-                                 reduction, dweight_dtype, chunk_bytes, need_dhidden, need_dweight,
-                                 need_dbias, kernel);
+                                 label_smoothing, softcap, logit_scale, z_loss_scale,
+                                 z_loss_in_loss, reduction, dweight_dtype, chunk_bytes,
+                                 need_dhidden, need_dweight, need_dbias, kernel);
   }();
   if (torch::autograd::compute_requires_grad(hidden, weight, bias)) {
     RecordLinearLoss(result, hidden, weight, bias, target, class_weight,
@@ -232,12 +237,13 @@ std::tuple<Tensor, Tensor> WithoutAutograd(
 
 // Casts what F.linear casts; autograd casts the gradients back. The loss itself is fp32 anyway.
 template <c10::DeviceType kDevice, c10::DispatchKey kKey>
-std::tuple<Tensor, Tensor> Autocast(
-    const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias, const Tensor& target,
-    const OptionalTensor& class_weight, const OptionalTensor& divisor, int64_t ignore_index,
-    double label_smoothing, double softcap, double logit_scale, double z_loss_scale,
-    bool z_loss_in_loss, int64_t reduction, int64_t dweight_dtype, int64_t chunk_bytes,
-    int64_t kernel) {
+std::tuple<Tensor, Tensor> Autocast(const Tensor& hidden, const Tensor& weight,
+                                    const OptionalTensor& bias, const Tensor& target,
+                                    const OptionalTensor& class_weight,
+                                    const OptionalTensor& divisor, int64_t ignore_index,
+                                    double label_smoothing, double softcap, double logit_scale,
+                                    double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
+                                    int64_t dweight_dtype, int64_t chunk_bytes, int64_t kernel) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fuseboard::fused_linear_cross_entropy", "")
                              .typed<decltype(Autograd)>();

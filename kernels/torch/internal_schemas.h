@@ -1,5 +1,5 @@
-// The non-differentiable pairs below the operators of schemas.h: what torch.compile traces, and what a
-// profile shows. Not a contract: only the operator above each pair calls it.
+// The non-differentiable pairs below the operators of schemas.h: what torch.compile traces, and
+// what a profile shows. Not a contract: only the operator above each pair calls it.
 //
 // A gradient that is not wanted comes back with the shape [0].
 

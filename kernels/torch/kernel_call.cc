@@ -52,7 +52,8 @@ void KernelCall::Outputs(std::initializer_list<FbTensor> tensors) {
 }
 
 const char* KernelCall::Run(const void* params) {
-  if (entry_.launch == nullptr) return "the kernel library has no version for this device and phase";
+  if (entry_.launch == nullptr)
+    return "the kernel library has no version for this device and phase";
   call_.params = params;
   if (const char* reason = entry_.reject_reason(&call_)) return reason;
   at::Tensor workspace;

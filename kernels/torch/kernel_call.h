@@ -37,8 +37,8 @@ class KernelCall {
   void Outputs(std::initializer_list<FbTensor> tensors);
 
   // Enqueues the work on the device's current stream (CUDA) or does it (CPU) and returns null; or
-  // returns why the composite must run instead: the library has no such phase, rejects the call, or its
-  // launch failed in a way that left the device usable. The string is valid until this thread's
+  // returns why the composite must run instead: the library has no such phase, rejects the call, or
+  // its launch failed in a way that left the device usable. The string is valid until this thread's
   // next call into the same library.
   //
   // Errors: what LibTorch raises for a CUDA error that is not recoverable.

@@ -58,8 +58,8 @@ const FbKernel* TableOf(const std::string& path, void* library) {
 Operation OperationOf(const std::string& path, const FbKernel& table) {
   const auto* const found =
       std::find(kOperationNames.begin(), kOperationNames.end(), std::string_view(table.name));
-  TORCH_CHECK(found != kOperationNames.end(), "kernel library ", path, " is of operation ", table.name,
-              ", which this binding does not have");
+  TORCH_CHECK(found != kOperationNames.end(), "kernel library ", path, " is of operation ",
+              table.name, ", which this binding does not have");
   return static_cast<Operation>(found - kOperationNames.begin());
 }
 

@@ -1,8 +1,8 @@
 // The kernel libraries that this process has mapped, by handle.
 //
 // A handle is an index, never reused, and a library is never unmapped: a plan may change a site's
-// handle between any two steps while launches of the old one are still queued. Thread-safe; `Find` takes
-// no lock. The table is one per process because operators registered with LibTorch are.
+// handle between any two steps while launches of the old one are still queued. Thread-safe; `Find`
+// takes no lock. The table is one per process because operators registered with LibTorch are.
 
 #ifndef KERNELS_TORCH_KERNEL_TABLE_H_
 #define KERNELS_TORCH_KERNEL_TABLE_H_
@@ -31,17 +31,18 @@ class KernelTable {
  public:
   static KernelTable& Instance();
 
-  // Maps the library at `path` and returns its handle; the same file (device and inode) gives the same
-  // handle, whatever its name.
+  // Maps the library at `path` and returns its handle; the same file (device and inode) gives the
+  // same handle, whatever its name.
   //
-  // Errors: c10::Error if it cannot be opened or mapped, lacks the symbol, has another ABI, or is of an
-  // operation that this binding does not have.
+  // Errors: c10::Error if it cannot be opened or mapped, lacks the symbol, has another ABI, or is
+  // of an operation that this binding does not have.
   int64_t Load(const std::string& path);
 
   // Errors: c10::Error if there is no such handle, or it is of another operation than `want`.
   const LoadedKernel& Find(int64_t handle, Operation want) const {
     const LoadedKernel& kernel = Find(handle);
-    if (kernel.operation != want) [[unlikely]] ThrowWrongOperation(handle, kernel, want);
+    if (kernel.operation != want) [[unlikely]]
+      ThrowWrongOperation(handle, kernel, want);
     return kernel;
   }
 

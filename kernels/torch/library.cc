@@ -35,10 +35,14 @@ std::string CountersJson() { return Counters::Instance().ToJson(); }
 std::vector<std::string> Operations() { return {kOperationNames.begin(), kOperationNames.end()}; }
 
 constexpr std::array kDifferentiable = {kRmsNorm, kSwiglu, kCrossEntropy, kFusedLinearCrossEntropy};
-constexpr std::array kPairs = {
-    kRmsNormForward,      kRmsNormBackward,      kSwigluForward,
-    kSwigluBackward,      kCrossEntropyForward,  kCrossEntropyBackward,
-    kFusedLinearCrossEntropyForward, kFusedLinearCrossEntropyBackward};
+constexpr std::array kPairs = {kRmsNormForward,
+                               kRmsNormBackward,
+                               kSwigluForward,
+                               kSwigluBackward,
+                               kCrossEntropyForward,
+                               kCrossEntropyBackward,
+                               kFusedLinearCrossEntropyForward,
+                               kFusedLinearCrossEntropyBackward};
 
 }  // namespace
 

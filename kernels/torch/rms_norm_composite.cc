@@ -6,7 +6,8 @@ namespace fuseboard::torch_binding {
 namespace {
 
 // offset + weight in the accumulation type; undefined without a weight.
-at::Tensor Scale(const std::optional<at::Tensor>& weight, double offset, at::ScalarType accumulate) {
+at::Tensor Scale(const std::optional<at::Tensor>& weight, double offset,
+                 at::ScalarType accumulate) {
   if (!weight.has_value()) return {};
   const at::Tensor scale = weight->to(accumulate);
   return offset == 0 ? scale : scale.add(offset);
@@ -47,9 +48,8 @@ std::tuple<at::Tensor, at::Tensor> RmsNormBackwardComposite(
   at::Tensor dweight;
   if (need_dweight) {
     // The weight met the rounded value in the forward of FB_CASTING_LLAMA.
-    const at::Tensor factor = params.casting == FB_CASTING_LLAMA
-                                  ? normed.to(x.scalar_type()).to(accumulate)
-                                  : normed;
+    const at::Tensor factor =
+        params.casting == FB_CASTING_LLAMA ? normed.to(x.scalar_type()).to(accumulate) : normed;
     dweight = grad.mul(factor).reshape({-1, x.size(-1)}).sum(0).to(weight->scalar_type());
   }
   if (need_dx) {

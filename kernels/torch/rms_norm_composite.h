@@ -1,7 +1,8 @@
 // RMSNorm in ATen operators: what runs when no kernel library does.
 //
-// In FB_CASTING_LLAMA the forward is, operator by operator, what transformers' LlamaRMSNorm runs, so its
-// result has the same bits. Statistics in fp32, in fp64 for fp64 inputs. Any shape and strides.
+// In FB_CASTING_LLAMA the forward is, operator by operator, what transformers' LlamaRMSNorm runs,
+// so its result has the same bits. Statistics in fp32, in fp64 for fp64 inputs. Any shape and
+// strides.
 
 #ifndef KERNELS_TORCH_RMS_NORM_COMPOSITE_H_
 #define KERNELS_TORCH_RMS_NORM_COMPOSITE_H_

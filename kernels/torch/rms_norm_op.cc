@@ -98,7 +98,8 @@ TensorPair Backward(const Tensor& dy, const Tensor& x, const OptionalTensor& wei
     const Tensor rstd_flat = rstd.contiguous();
     KernelCall call(Operation::kRmsNorm, kernel, FB_BACKWARD, x.device());
     call.Inputs({dy_rows.view(), x_rows.view(), WeightView(weight), FlatViewOf(rstd_flat)});
-    call.Outputs({need_dx ? RowView(dx).view() : kAbsent, need_dweight ? ViewOf(dweight) : kAbsent});
+    call.Outputs(
+        {need_dx ? RowView(dx).view() : kAbsent, need_dweight ? ViewOf(dweight) : kAbsent});
     reason = call.Run(&params);
     // A sum over no rows; a kernel may take a problem without elements for nothing to do.
     if (need_dweight && x.numel() == 0) dweight.zero_();
@@ -133,8 +134,7 @@ TensorPair CallForward(const Tensor& x, const OptionalTensor& weight, double eps
   return op.call(x, weight, eps, offset, casting, kernel);
 }
 
-class RmsNormNode final
-    : public SavedNode<3, std::tuple<double, double, int64_t, int64_t>> {
+class RmsNormNode final : public SavedNode<3, std::tuple<double, double, int64_t, int64_t>> {
  public:
   std::string name() const override { return "FuseboardRmsNormBackward"; }
 

@@ -18,16 +18,17 @@ inline constexpr FbTensor kAbsent = [] {
   return absent;
 }();
 
-// `tensor` with its own shape and strides. The view does not own the memory; a kernel's inputs may be
-// written through it only if the kernel's contract says so. REQUIRES: at most FB_MAX_DIMS dimensions.
+// `tensor` with its own shape and strides. The view does not own the memory; a kernel's inputs may
+// be written through it only if the kernel's contract says so. REQUIRES: at most FB_MAX_DIMS
+// dimensions.
 FbTensor ViewOf(const at::Tensor& tensor);
 
 // `tensor` as one dimension. REQUIRES: contiguous.
 FbTensor FlatViewOf(const at::Tensor& tensor);
 
-// A tensor of any rank and strides seen as [rows, cols] with one row stride and column stride 1. Holds a
-// contiguous copy if its strides do not allow that: (b, s, h, d) contiguous, sliced in the last
-// dimension or expanded in all leading ones needs none; a transposed view does.
+// A tensor of any rank and strides seen as [rows, cols] with one row stride and column stride 1.
+// Holds a contiguous copy if its strides do not allow that: (b, s, h, d) contiguous, sliced in the
+// last dimension or expanded in all leading ones needs none; a transposed view does.
 class RowView {
  public:
   explicit RowView(const at::Tensor& tensor);

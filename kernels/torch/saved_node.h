@@ -1,6 +1,6 @@
-// The autograd nodes of the operators, written by hand: torch::autograd::Function keeps its attributes
-// in a map of IValues and walks sets of tensors, which cost 6 us of host time per call where this costs
-// under 2.
+// The autograd nodes of the operators, written by hand: torch::autograd::Function keeps its
+// attributes in a map of IValues and walks sets of tensors, which cost 6 us of host time per call
+// where this costs under 2.
 
 #ifndef KERNELS_TORCH_SAVED_NODE_H_
 #define KERNELS_TORCH_SAVED_NODE_H_
@@ -19,9 +19,9 @@
 
 namespace fuseboard::torch_binding {
 
-// A node with `kSaved` saved tensors, none of which is an output of its forward, and a std::tuple of
-// numbers. A derived class implements `apply`; it may be freed, used again under retain_graph, hooked
-// and traced by compiled autograd like LibTorch's own.
+// A node with `kSaved` saved tensors, none of which is an output of its forward, and a std::tuple
+// of numbers. A derived class implements `apply`; it may be freed, used again under retain_graph,
+// hooked and traced by compiled autograd like LibTorch's own.
 template <size_t kSaved, typename Attributes>
 class SavedNode : public torch::autograd::Node {
  public:
@@ -67,8 +67,8 @@ class SavedNode : public torch::autograd::Node {
   Attributes attributes_{};
 };
 
-// While in scope, operators do not record history, unless a second derivative is being recorded: then
-// they do, and the *_backward operators raise, naming themselves, when it is asked for.
+// While in scope, operators do not record history, unless a second derivative is being recorded:
+// then they do, and the *_backward operators raise, naming themselves, when it is asked for.
 class BackwardGuard {
  public:
   BackwardGuard() {
@@ -89,7 +89,8 @@ std::shared_ptr<NodeType> NewNode(const Tensors&... tensors) {
 
 // Forward-mode derivatives would be lost in silence.
 inline void CheckNoForwardGradient(const char* operation, const at::Tensor& tensor) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || !tensor._fw_grad(/*level=*/0).defined(), operation,
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || !tensor._fw_grad(/*level=*/0).defined(),
+                              operation,
                               ": forward-mode automatic differentiation is not supported");
 }
 

@@ -22,15 +22,17 @@ bool IsTraced(const at::Tensor& tensor) {
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
 }
 
-// NOTE: a factor of 0 dimensions would be rounded to the tensor's dtype first (1/3 loses 0.1 % in bf16);
-// one of the tensor's own rank makes the product fp32.
+// NOTE: a factor of 0 dimensions would be rounded to the tensor's dtype first (1/3 loses 0.1 % in
+// bf16); one of the tensor's own rank makes the product fp32.
 at::Tensor WithRankOf(const at::Tensor& tensor, const at::Tensor& factor) {
   return factor.reshape(std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 1));
 }
 
 void ScaleOnCpu(at::Tensor& tensor, const at::Tensor& factor) {
-  constexpr int64_t kBlockElements = int64_t{4} << 20;  // The product is widened in blocks of 16 MiB.
-  const int64_t row_elements = std::max<int64_t>(1, tensor.numel() / std::max<int64_t>(1, tensor.size(0)));
+  constexpr int64_t kBlockElements = int64_t{4}
+                                     << 20;  // The product is widened in blocks of 16 MiB.
+  const int64_t row_elements =
+      std::max<int64_t>(1, tensor.numel() / std::max<int64_t>(1, tensor.size(0)));
   const int64_t step = std::max<int64_t>(1, kBlockElements / row_elements);
   for (int64_t begin = 0; begin < tensor.size(0); begin += step) {
     at::Tensor block = tensor.narrow(0, begin, std::min(step, tensor.size(0) - begin));
@@ -38,8 +40,8 @@ void ScaleOnCpu(at::Tensor& tensor, const at::Tensor& factor) {
   }
 }
 
-// The gradient scaler's operator is the one multi-tensor kernel of ATen that takes an fp32 factor from
-// device memory for tensors of any dtype.
+// The gradient scaler's operator is the one multi-tensor kernel of ATen that takes an fp32 factor
+// from device memory for tensors of any dtype.
 void ScaleOnCuda(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   const c10::DeviceGuard guard(factor.device());
   at::Tensor found_infinite = at::zeros({1}, factor.options().dtype(at::kFloat));

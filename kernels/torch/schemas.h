@@ -1,7 +1,7 @@
 // The operators that the binding registers under torch.ops.fuseboard: the contract with Python.
 //
-// `kernel` is a handle from load_kernel, or -1: run the ATen composite of the same mathematics within
-// the same autograd node. A call that the kernel library rejects, and a launch that fails
+// `kernel` is a handle from load_kernel, or -1: run the ATen composite of the same mathematics
+// within the same autograd node. A call that the kernel library rejects, and a launch that fails
 // recoverably, run the composite too and are counted by reason (`counters`). Handles are never
 // reused, and a library stays mapped, so a plan may change the handle between any two steps.
 //
@@ -29,9 +29,11 @@ inline constexpr char kCounters[] = "counters() -> str";
 // The operations this binding implements, e.g. "rms_norm", "fused_linear_cross_entropy".
 inline constexpr char kOperations[] = "operations() -> str[]";
 
-// ---- rms_norm (kernels/abi/rms_norm.h). x [..., hidden], any strides; weight [hidden] or None. ----
+// ---- rms_norm (kernels/abi/rms_norm.h). x [..., hidden], any strides; weight [hidden] or None.
+// ----
 inline constexpr char kRmsNorm[] =
-    "rms_norm(Tensor x, Tensor? weight, float eps, float offset, int casting, int kernel) -> Tensor";
+    "rms_norm(Tensor x, Tensor? weight, float eps, float offset, int casting, int kernel) -> "
+    "Tensor";
 
 // ---- swiglu (kernels/abi/swiglu.h). gate and up of one shape [..., cols], any strides. ----
 inline constexpr char kSwiglu[] =
@@ -40,8 +42,9 @@ inline constexpr char kSwiglu[] =
 // ---- cross_entropy (kernels/abi/cross_entropy.h). logits [rows, vocab], target [rows]. ----
 // reduction: 0 none, 1 mean, 2 sum. Mean divides by the number (with class_weight: the weight) of
 // rows that are not ignored; if that is 0 the loss is 0 and so are all gradients.
-// divisor: a number as a 0-dim tensor on any device; with it, mean divides by it instead (0 gives 0).
-// Returns loss and z_loss, f32, shape [rows] for none, else []; z_loss carries no gradient of its own.
+// divisor: a number as a 0-dim tensor on any device; with it, mean divides by it instead (0 gives
+// 0). Returns loss and z_loss, f32, shape [rows] for none, else []; z_loss carries no gradient of
+// its own.
 inline constexpr char kCrossEntropy[] =
     "cross_entropy(Tensor logits, Tensor target, Tensor? class_weight, Tensor? divisor, "
     "int ignore_index, float label_smoothing, float softcap, float logit_scale, "
@@ -49,9 +52,10 @@ inline constexpr char kCrossEntropy[] =
 
 // ---- fused_linear_cross_entropy: the loss of hidden @ weight.T + bias without the logits. ----
 // hidden [rows, in], weight [vocab, in], bias [vocab] or None, target [rows].
-// dweight_dtype: 0 chosen from shapes alone (schemas.cc says how), 1 weight's dtype with one rounding
-// per chunk, 2 fp32 accumulation, rounded once. chunk_bytes: budget of the logits buffer, 0: 384 MiB.
-// kernel is the handle of cross_entropy; -1: chunked ATen composite of the same peak memory.
+// dweight_dtype: 0 chosen from shapes alone (weight_gradient.h says how), 1 weight's dtype with one
+// rounding per chunk, 2 fp32 accumulation, rounded once. chunk_bytes: budget of the logits buffer,
+// 0: 512 MiB. kernel is the handle of cross_entropy; -1: chunked ATen composite of the same peak
+// memory.
 inline constexpr char kFusedLinearCrossEntropy[] =
     "fused_linear_cross_entropy(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, "
     "Tensor? class_weight, Tensor? divisor, int ignore_index, float label_smoothing, "

@@ -1,9 +1,9 @@
 // The rows whose target is not ignored, so that the others cost no GEMM.
 //
-// On CUDA the host learns their number from an asynchronous copy that the constructor starts; Wait blocks
-// on that copy's event alone, the only wait in this binding. While a CUDA graph is captured nothing may
-// wait and the number may differ at each replay: then every row counts as supervised, and the loss
-// kernel masks the ignored ones.
+// On CUDA the host learns their number from an asynchronous copy that the constructor starts; Wait
+// blocks on that copy's event alone, the only wait in this binding. While a CUDA graph is captured
+// nothing may wait and the number may differ at each replay: then every row counts as supervised,
+// and the loss kernel masks the ignored ones.
 
 #ifndef KERNELS_TORCH_SUPERVISED_ROWS_H_
 #define KERNELS_TORCH_SUPERVISED_ROWS_H_

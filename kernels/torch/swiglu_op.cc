@@ -42,16 +42,14 @@ FbSwigluParams Params(bool round_activation) {
   return {sizeof(FbSwigluParams), round_activation ? 1 : 0};
 }
 
-// ---- Composites: with round_activation the very operators of `act_fn(gate) * up` and its autograd. ----
+// ---- Composites: with round_activation the very operators of `act_fn(gate) * up` and its
+// autograd. ----
 
 Tensor ForwardComposite(const Tensor& gate, const Tensor& up, bool round_activation) {
   const AutocastOff autocast_off;
   if (round_activation) return at::silu(gate).mul(up).contiguous();
   const at::ScalarType accumulate = AccumulationType(OutputType(gate, up));
-  return at::silu(gate.to(accumulate))
-      .mul(up.to(accumulate))
-      .to(OutputType(gate, up))
-      .contiguous();
+  return at::silu(gate.to(accumulate)).mul(up.to(accumulate)).to(OutputType(gate, up)).contiguous();
 }
 
 TensorPair BackwardComposite(const Tensor& dout, const Tensor& gate, const Tensor& up,
@@ -118,8 +116,8 @@ TensorPair Backward(const Tensor& dout, const Tensor& gate, const Tensor& up, bo
     const RowView up_rows(up);
     KernelCall call(Operation::kSwiglu, kernel, FB_BACKWARD, gate.device());
     call.Inputs({dout_rows.view(), gate_rows.view(), up_rows.view()});
-    call.Outputs({need_dgate ? RowView(dgate).view() : kAbsent,
-                  need_dup ? RowView(dup).view() : kAbsent});
+    call.Outputs(
+        {need_dgate ? RowView(dgate).view() : kAbsent, need_dup ? RowView(dup).view() : kAbsent});
     reason = call.Run(&params);
   }
   Counters::Instance().Add(Operation::kSwiglu, reason);
@@ -166,8 +164,7 @@ class SwigluNode final : public SavedNode<2, std::tuple<bool, int64_t>> {
     const Tensor gate = Unpack(0);
     const Tensor up = Unpack(1);
     const BackwardGuard guard;
-    auto [dgate, dup] =
-        op.call(grads[0], gate, up, round_activation, need_dgate, need_dup, kernel);
+    auto [dgate, dup] = op.call(grads[0], gate, up, round_activation, need_dgate, need_dup, kernel);
     return {need_dgate ? std::move(dgate) : Tensor(), need_dup ? std::move(dup) : Tensor()};
   }
 };

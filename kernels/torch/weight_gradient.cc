@@ -45,7 +45,8 @@ void WeightGradient::Add(const at::Tensor& dlogits, const at::Tensor& hidden) {
   }
 }
 
-// ATen's CPU GEMM has no mixed dtypes, so the operands are widened, a slice of the vocabulary at a time.
+// ATen's CPU GEMM has no mixed dtypes, so the operands are widened, a slice of the vocabulary at a
+// time.
 void WeightGradient::AddInFloat32OnCpu(const at::Tensor& dlogits, const at::Tensor& hidden) {
   constexpr int64_t kSliceElements = int64_t{4} << 20;  // 16 MiB as fp32
   const at::Tensor wide_hidden = hidden.to(at::kFloat);

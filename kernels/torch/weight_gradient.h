@@ -1,5 +1,5 @@
-// dW = sum over chunks of dlogits^T @ hidden, without a second tensor of the weight's size unless fp32
-// accumulation asks for one.
+// dW = sum over chunks of dlogits^T @ hidden, without a second tensor of the weight's size unless
+// fp32 accumulation asks for one.
 
 #ifndef KERNELS_TORCH_WEIGHT_GRADIENT_H_
 #define KERNELS_TORCH_WEIGHT_GRADIENT_H_
@@ -17,9 +17,9 @@ enum WeightGradientDtype : int64_t {
 
 class WeightGradient {
  public:
-  // `chunks`: how many chunks the shapes make, ignored rows included. By shape means: in the weight's
-  // dtype up to kMaxChunksInWeightDtype chunks, beyond in fp32, where one more rounding per chunk
-  // would show.
+  // `chunks`: how many chunks the shapes make, ignored rows included. By shape means: in the
+  // weight's dtype up to kMaxChunksInWeightDtype chunks, beyond in fp32, where one more rounding
+  // per chunk would show.
   WeightGradient(const at::Tensor& weight, int64_t dweight_dtype, int64_t chunks);
 
   // dlogits [rows, vocab], hidden [rows, in].

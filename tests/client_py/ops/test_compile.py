@@ -32,7 +32,10 @@ def samples(device):
             options = (-100, 0.1, 5.0, 1.0, 1e-3, True, reduction)
             logits = leaf(4, 13, dtype=dtype, device=device)
             yield ops.cross_entropy.default, (logits, target, weighted, None, *options)
-            linear = (leaf(4, 8, dtype=dtype, device=device), leaf(13, 8, dtype=dtype, device=device))
+            linear = (
+                leaf(4, 8, dtype=dtype, device=device),
+                leaf(13, 8, dtype=dtype, device=device),
+            )
             bias = leaf(13, dtype=dtype, device=device)
             yield (
                 ops.fused_linear_cross_entropy.default,

@@ -177,9 +177,7 @@ def test_class_weight_smoothing_and_an_ignored_target(handle_of, device):
 def test_no_phantom_columns(handle_of, device, vocab):
     logits = torch.full((2, vocab), -20.0, device=device)
     target = torch.tensor([0, vocab - 1], device=device)
-    loss, _ = call_cross_entropy(
-        logits, target, reduction=NONE, kernel=handle_of("cross_entropy")
-    )
+    loss, _ = call_cross_entropy(logits, target, reduction=NONE, kernel=handle_of("cross_entropy"))
     assert loss.tolist() == pytest.approx([math.log(vocab)] * 2, rel=1e-6, abs=2e-6)
 
 
@@ -199,9 +197,7 @@ def test_a_wrong_target_raises_on_the_cpu(handle_of, wrong, ignore_index):
 def test_a_wrong_target_makes_only_its_row_nan_on_cuda(handle_of, wrong):
     logits = torch.randn(3, 16, device="cuda", requires_grad=True)
     target = torch.tensor([1, wrong, 2], device="cuda")
-    loss, _ = call_cross_entropy(
-        logits, target, reduction=NONE, kernel=handle_of("cross_entropy")
-    )
+    loss, _ = call_cross_entropy(logits, target, reduction=NONE, kernel=handle_of("cross_entropy"))
     (gradient,) = torch.autograd.grad(loss.sum(), logits)
     assert loss.isnan().tolist() == [False, True, False]
     assert gradient.isnan().all(1).tolist() == [False, True, False]

@@ -34,7 +34,12 @@ def gradients(loss, tensors, upstream=1.7):
 
 def compare(tensors, target, kernel, chunk_bytes=0, dweight_dtype=0, tolerance=None, **options):
     loss, z_loss = call_linear_cross_entropy(
-        *tensors, target, kernel=kernel, chunk_bytes=chunk_bytes, dweight_dtype=dweight_dtype, **options
+        *tensors,
+        target,
+        kernel=kernel,
+        chunk_bytes=chunk_bytes,
+        dweight_dtype=dweight_dtype,
+        **options,
     )
     got = gradients(loss, tensors)
     doubles = [

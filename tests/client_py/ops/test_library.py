@@ -155,7 +155,12 @@ def test_fused_calls_are_counted_by_phase_and_not_by_chunk():
     before = json.loads(ops.counters())["fused_linear_cross_entropy"]["fused"]
     hidden = torch.randn(8, 4, requires_grad=True)
     loss, _ = call_linear_cross_entropy(
-        hidden, torch.randn(9, 4), None, torch.arange(8), chunk_bytes=1, kernel=load("cross_entropy")
+        hidden,
+        torch.randn(9, 4),
+        None,
+        torch.arange(8),
+        chunk_bytes=1,
+        kernel=load("cross_entropy"),
     )
     loss.backward()
     assert json.loads(ops.counters())["fused_linear_cross_entropy"]["fused"] == before + 1

@@ -63,9 +63,7 @@ def peak_bytes_on_cpu(use_kernel, reduction, train):
 @pytest.mark.parametrize("reduction", [NONE, MEAN])
 @pytest.mark.parametrize("train", [False, True])
 def test_peak_on_the_cpu_is_a_few_chunks(use_kernel, reduction, train):
-    script = SCRIPT.format(
-        root=str(ROOT), use_kernel=use_kernel, reduction=reduction, train=train
-    )
+    script = SCRIPT.format(root=str(ROOT), use_kernel=use_kernel, reduction=reduction, train=train)
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
     )

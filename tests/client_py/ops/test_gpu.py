@@ -1,0 +1,190 @@
+"""What only a device can show: graphs, streams, threads, other devices, waiting, and large problems."""
+
+import math
+import threading
+
+import pytest
+import torch
+
+from tests.client_py.ops.conftest import load
+from tests.client_py.ops.reference import (
+    NONE,
+    assert_near,
+    call_cross_entropy,
+    call_linear_cross_entropy,
+    call_rms_norm,
+    cross_entropy,
+    linear_cross_entropy,
+)
+
+pytestmark = pytest.mark.gpu
+ROWS, WIDTH, VOCAB = 48, 64, 1000
+
+
+def leaf(*shape, device="cuda"):
+    return torch.randn(*shape, device=device, requires_grad=True)
+
+
+def cases(device="cuda"):
+    """name, function of the inputs to a scalar, inputs, target or None."""
+    target = torch.randint(0, VOCAB, (ROWS,), device=device)
+    target[::3] = -100
+    x, gate, norm = leaf(ROWS, WIDTH, device=device), leaf(ROWS, WIDTH, device=device), leaf(WIDTH, device=device)  # fmt: skip
+    logits, head = leaf(ROWS, VOCAB, device=device), leaf(VOCAB, WIDTH, device=device)
+    rms, swiglu, loss = load("rms_norm"), load("swiglu"), load("cross_entropy")
+    return {
+        "rms_norm": (lambda a, w: call_rms_norm(a, w, kernel=rms).square().sum(), (x, norm), None),
+        "swiglu": (
+            lambda a, b: torch.ops.fuseboard.swiglu(a, b, True, swiglu).square().sum(),
+            (x, gate),
+            None,
+        ),
+        "cross_entropy": (
+            lambda a: call_cross_entropy(a, target, kernel=loss)[0] * 3,
+            (logits,),
+            target,
+        ),
+        "fused_linear_cross_entropy": (
+            lambda a, w: call_linear_cross_entropy(a, w, None, target, kernel=loss)[0] * 3,
+            (x, head),
+            target,
+        ),
+    }
+
+
+NAMES = ["rms_norm", "swiglu", "cross_entropy", "fused_linear_cross_entropy"]
+
+
+def run(function, inputs):
+    value = function(*inputs)
+    return (value.detach(), *torch.autograd.grad(value, inputs))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_captured_graph_gives_what_eager_gives_for_new_data(name):
+    function, inputs, target = cases()[name]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run(function, inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run(function, inputs)
+    for step in range(3):
+        for tensor in inputs:
+            tensor.data.normal_()
+        if target is not None:
+            target.random_(0, VOCAB)
+            target[step::2] = -100
+            if step == 2:
+                target.fill_(-100)
+        graph.replay()
+        torch.testing.assert_close(captured, run(function, inputs), rtol=1e-4, atol=1e-6)
+    if target is not None:
+        assert all((value == 0).all() for value in captured)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_waits_for_the_device(name):
+    function, inputs, _ = cases()[name]
+    run(function, inputs)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(function, inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_on_the_current_stream(name):
+    function, inputs, _ = cases()[name]
+    want = run(function, inputs)
+    fresh = [torch.zeros_like(t).requires_grad_() for t in inputs]
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # Work on another stream would read the zeros.
+        for a, b in zip(fresh, inputs, strict=True):
+            a.data.copy_(b)
+        got = run(function, fresh)
+    stream.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_from_a_new_thread(name):
+    function, inputs, _ = cases()[name]
+    want, got = run(function, inputs), []
+    thread = threading.Thread(target=lambda: got.extend(run(function, inputs)))
+    thread.start()
+    thread.join()
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_where_its_tensors_are(name):
+    torch.manual_seed(1)
+    function, inputs, target = cases("cuda:1")[name]
+    assert torch.cuda.current_device() == 0
+    value, *gradients = run(function, inputs)
+    assert torch.cuda.current_device() == 0
+    assert value.device.index == 1 and all(g.device.index == 1 for g in gradients)
+    if name == "cross_entropy":
+        assert_near(value, 3 * cross_entropy(inputs[0].double(), target)[0])
+    elif name == "fused_linear_cross_entropy":
+        want = linear_cross_entropy(*(t.double() for t in inputs), None, target)[0]
+        assert_near(value, 3 * want)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_the_divisor_may_lie_on_another_cuda_device():
+    logits, target = torch.randn(4, 8, device="cuda:1"), torch.zeros(4, device="cuda:1").long()
+    loss, _ = call_cross_entropy(
+        logits, target, divisor=torch.tensor(5, device="cuda:0"), kernel=load("cross_entropy")
+    )
+    assert_near(loss, cross_entropy(logits.double(), target, reduction=NONE)[0].sum() / 5)
+
+
+@pytest.mark.parametrize("rows", [65535, 65536, 65537, 131073])
+def test_many_rows(rows):
+    x = torch.randn(rows, 32, device="cuda", requires_grad=True)
+    weight = torch.randn(32, device="cuda", requires_grad=True)
+    y = call_rms_norm(x, weight, kernel=load("rms_norm"))
+    alone = call_rms_norm(x[-1:], weight, kernel=load("rms_norm"))
+    torch.testing.assert_close(y[-1:], alone, rtol=1e-6, atol=1e-6)
+    (dweight,) = torch.autograd.grad(y.sum(), weight)
+    normed = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6)
+    assert_near(dweight, normed.sum(0))
+
+
+def test_more_than_two_to_the_31_logits():
+    rows, vocab = 8193, 262144
+    logits = torch.zeros(rows, vocab, dtype=torch.bfloat16, device="cuda")
+    logits[-1, 7] = 10
+    target = torch.full((rows,), 7, device="cuda")
+    logits.requires_grad_()
+    loss, _ = call_cross_entropy(logits, target, reduction=NONE, kernel=load("cross_entropy"))
+    want_last = math.log(vocab - 1 + math.exp(10)) - 10
+    assert loss[-1].item() == pytest.approx(want_last, rel=1e-5)
+    assert (loss[:-1] - math.log(vocab)).abs().max() < 1e-4
+    (gradient,) = torch.autograd.grad(loss[-1], logits)
+    assert gradient[-1, 7] != 0
+    assert not gradient[:-1].any()
+
+
+def test_half_the_rows_ignored_equals_the_other_half_alone():
+    hidden, weight = leaf(256, WIDTH), leaf(VOCAB, WIDTH)
+    target = torch.randint(0, VOCAB, (256,), device="cuda")
+    target[::2] = -100
+    kernel = load("cross_entropy")
+    loss, _ = call_linear_cross_entropy(hidden, weight, None, target, kernel=kernel)
+    alone, _ = call_linear_cross_entropy(hidden[1::2], weight, None, target[1::2], kernel=kernel)
+    got = torch.autograd.grad(loss, (hidden, weight))
+    want = torch.autograd.grad(alone, (hidden, weight))
+    torch.testing.assert_close(loss, alone)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
