@@ -1,0 +1,60 @@
+"""One rank of test_training_flows.test_distributed_data_parallel: folder, world size, rank."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "client_py" / "src"), str(HERE)]
+
+import torch.nn.functional as F
+from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch_side import COMPOSITES, Bench, assert_same_gradients, pair
+
+VARIANTS: list[dict[str, bool]] = [
+    {},
+    {"gradient_as_bucket_view": True},
+    {"find_unused_parameters": True},
+    {"static_graph": True},
+]
+
+
+def main(folder: str, world_size: int, rank: int) -> None:
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        world_size=world_size,
+        rank=rank,
+    )
+    for options in VARIANTS:
+        for inside in (True, False):
+            check(options, inside, rank, pathlib.Path(folder) / str(rank))
+    distributed.destroy_process_group()
+    print("all equal")
+
+
+def check(options: dict[str, bool], inside: bool, rank: int, folder: pathlib.Path) -> None:
+    """Two steps of both models; the last gradients must be equal."""
+    folder.mkdir(exist_ok=True)
+    model, native = pair(tiny_model("llama"))
+    bench = Bench(model, folder, COMPOSITES)
+    for m in (model, native):
+        wrapped = DistributedDataParallel(m, **options)
+        for step in range(2):
+            batch = tiny_batch(seed=10 * step + rank)
+            m.zero_grad()
+            if inside:
+                loss = wrapped(**batch).loss
+            else:
+                logits = wrapped(input_ids=batch["input_ids"]).logits
+                loss = F.cross_entropy(logits.view(-1, VOCABULARY), batch["labels"].view(-1))
+            loss.backward()
+    assert bench.losses_ran() == 2, (options, inside, bench.losses_ran())
+    assert_same_gradients(model, native)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
