@@ -16,7 +16,7 @@ namespace {
 
 CuptiLibrary& Library() {
   // Never destroyed: a window may be open when the process ends.
-  static CuptiLibrary* const library = new CuptiLibrary(&DynamicCupti::Instance());
+  static auto* const library = new CuptiLibrary(&DynamicCupti::Instance());
   return *library;
 }
 
@@ -35,7 +35,7 @@ int32_t Answer(char* reason, size_t reason_bytes, Call&& call) {
   try {
     status = call(Library());
   } catch (const std::exception& e) {  // Out of memory; nothing else here throws.
-    status = Status(StatusCode::kInternal, e.what());
+    status = InternalError(e.what());
   }
   CopyReason(status, reason, reason_bytes);
   return CodeOf(status);

@@ -24,7 +24,7 @@ std::string_view Hint(CUptiResult result) {
 }  // namespace
 
 Status CuptiStatus(CUptiResult result, std::string_view call, std::string_view holder) {
-  if (result == CUPTI_SUCCESS) return Status();
+  if (result == CUPTI_SUCCESS) return OkStatus();
   if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
     return Status(StatusCode::kUnavailable,
                   StrCat("another profiler holds CUPTI", holder.empty() ? "" : ": ", holder));
@@ -32,8 +32,7 @@ Status CuptiStatus(CUptiResult result, std::string_view call, std::string_view h
   const std::string_view hint = Hint(result);
   const std::string message =
       StrCat(call, " returned CUPTI error ", static_cast<int>(result), hint);
-  return hint.empty() ? Status(StatusCode::kInternal, message)
-                      : Status(StatusCode::kFailedPrecondition, message);
+  return hint.empty() ? InternalError(message) : FailedPreconditionError(message);
 }
 
 }  // namespace fuseboard::profiler

@@ -46,19 +46,19 @@ void CUPTIAPI IgnoreCallback(void* /*user*/, CUpti_CallbackDomain /*domain*/,
 template <typename Function>
 Status Find(void* library, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function != nullptr) return Status();
-  return Status(StatusCode::kFailedPrecondition, StrCat("libcupti lacks ", name));
+  if (*function != nullptr) return OkStatus();
+  return FailedPreconditionError(StrCat("libcupti lacks ", name));
 }
 
 }  // namespace
 
 DynamicCupti& DynamicCupti::Instance() {
-  static DynamicCupti* const instance = new DynamicCupti();
+  static auto* const instance = new DynamicCupti();
   return *instance;
 }
 
 Status DynamicCupti::Load() {
-  if (loaded_) return Status();
+  if (loaded_) return OkStatus();
   void* library = OpenLibrary();
   if (library == nullptr) {
     return Status(StatusCode::kFailedPrecondition,
@@ -73,7 +73,7 @@ Status DynamicCupti::Load() {
                   StrCat("libcupti has major version ", version / 10000, ", want ", kCuptiMajor));
   }
   loaded_ = true;
-  return Status();
+  return OkStatus();
 }
 
 Status DynamicCupti::FindFunctions(void* library) {

@@ -70,7 +70,7 @@ Status RecordAggregator::Mark(std::string phase, uint64_t at_ns) {
                   StrCat("window has ", kMaxMarks, " phase marks, no room for ", phase));
   }
   marks_.push_back({std::move(phase), at_ns});
-  return Status();
+  return OkStatus();
 }
 
 WindowReport RecordAggregator::Report() const {

@@ -31,9 +31,11 @@ class [[nodiscard]] Status {
   Status() = default;
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-  bool ok() const { return code_ == StatusCode::kOk; }
-  StatusCode code() const { return code_; }
-  std::string_view message() const { return message_; }
+  // NOLINTBEGIN(readability-identifier-naming): absl's names.
+  [[nodiscard]] bool ok() const { return code_ == StatusCode::kOk; }
+  [[nodiscard]] StatusCode code() const { return code_; }
+  [[nodiscard]] std::string_view message() const { return message_; }
+  // NOLINTEND(readability-identifier-naming)
 
   // Takes `other` over if this is still OK: the first error stays.
   void Update(const Status& other) {
@@ -47,6 +49,29 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+inline Status OkStatus() { return {}; }
+inline Status InvalidArgumentError(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+inline Status NotFoundError(std::string message) {
+  return {StatusCode::kNotFound, std::move(message)};
+}
+inline Status ResourceExhaustedError(std::string message) {
+  return {StatusCode::kResourceExhausted, std::move(message)};
+}
+inline Status FailedPreconditionError(std::string message) {
+  return {StatusCode::kFailedPrecondition, std::move(message)};
+}
+inline Status InternalError(std::string message) {
+  return {StatusCode::kInternal, std::move(message)};
+}
+inline Status UnavailableError(std::string message) {
+  return {StatusCode::kUnavailable, std::move(message)};
+}
+inline Status DataLossError(std::string message) {
+  return {StatusCode::kDataLoss, std::move(message)};
+}
+
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
@@ -55,8 +80,10 @@ class [[nodiscard]] StatusOr {
   // NOLINTNEXTLINE(google-explicit-constructor)
   StatusOr(T value) : value_(std::move(value)) {}
 
-  bool ok() const { return std::holds_alternative<T>(value_); }
-  Status status() const { return ok() ? Status() : std::get<Status>(value_); }
+  // NOLINTBEGIN(readability-identifier-naming): absl's names.
+  [[nodiscard]] bool ok() const { return std::holds_alternative<T>(value_); }
+  [[nodiscard]] Status status() const { return ok() ? Status() : std::get<Status>(value_); }
+  // NOLINTEND(readability-identifier-naming)
   // REQUIRES: ok().
   const T& operator*() const { return std::get<T>(value_); }
   const T* operator->() const { return &std::get<T>(value_); }

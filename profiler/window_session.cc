@@ -9,11 +9,11 @@ namespace {
 constexpr std::array<ActivityKind, 3> kKinds = {ActivityKind::kKernel, ActivityKind::kCopy,
                                                 ActivityKind::kMemset};
 
-Status NoWindow() { return Status(StatusCode::kInvalidArgument, "no window is open"); }
-Status WindowOpen() { return Status(StatusCode::kInvalidArgument, "a window is already open"); }
+Status NoWindow() { return InvalidArgumentError("no window is open"); }
+Status WindowOpen() { return InvalidArgumentError("a window is already open"); }
 
 Status Completeness(const WindowReport& report) {
-  if (report.dropped_records == 0 && report.unfinished_records == 0) return Status();
+  if (report.dropped_records == 0 && report.unfinished_records == 0) return OkStatus();
   return Status(StatusCode::kDataLoss,
                 StrCat("window is incomplete: ", report.dropped_records, " records dropped, ",
                        report.unfinished_records, " unfinished"));
@@ -47,7 +47,7 @@ Status WindowSession::Start() {
     return started;
   }
   state_ = State::kActive;
-  return Status();
+  return OkStatus();
 }
 
 Status WindowSession::Mark(std::string phase) {
@@ -86,7 +86,7 @@ StatusOr<FinishedWindow> WindowSession::Stop() {
 Status WindowSession::Abandon(bool leave_enabled) {
   std::lock_guard lock(mutex_);
   if (state_ != State::kActive) return NoWindow();
-  const Status disabled = leave_enabled ? Status() : DisableAll();
+  Status disabled = leave_enabled ? OkStatus() : DisableAll();
   Close();
   return disabled;
 }
@@ -103,7 +103,7 @@ Status WindowSession::EnableAll() {
       return enabled;
     }
   }
-  return Status();
+  return OkStatus();
 }
 
 Status WindowSession::DisableAll() {

@@ -15,6 +15,7 @@
 #ifndef PROFILER_ABI_CUPTI_ABI_H_
 #define PROFILER_ABI_CUPTI_ABI_H_
 
+// NOLINTBEGIN(modernize-*, readability-identifier-naming): this is C.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -91,4 +92,5 @@ int32_t fb_cupti_abandon_window(int32_t leave_enabled, char* reason, size_t reas
 }
 #endif
 
+// NOLINTEND(modernize-*, readability-identifier-naming)
 #endif  // PROFILER_ABI_CUPTI_ABI_H_

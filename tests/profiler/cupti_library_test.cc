@@ -12,14 +12,14 @@ using ::fuseboard::testing::Kernel;
 using ::testing::HasSubstr;
 
 TEST(CuptiLibraryTest, EveryReasonHasItsCode) {
-  EXPECT_EQ(CodeOf(Status()), FB_CUPTI_OK);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kUnavailable, "")), FB_CUPTI_BUSY);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kFailedPrecondition, "")), FB_CUPTI_UNAVAILABLE);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kDataLoss, "")), FB_CUPTI_INCOMPLETE);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kNotFound, "")), FB_CUPTI_EMPTY);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kInvalidArgument, "")), FB_CUPTI_BAD_STATE);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kResourceExhausted, "")), FB_CUPTI_INTERNAL);
-  EXPECT_EQ(CodeOf(Status(StatusCode::kInternal, "")), FB_CUPTI_INTERNAL);
+  EXPECT_EQ(CodeOf(OkStatus()), FB_CUPTI_OK);
+  EXPECT_EQ(CodeOf(UnavailableError("")), FB_CUPTI_BUSY);
+  EXPECT_EQ(CodeOf(FailedPreconditionError("")), FB_CUPTI_UNAVAILABLE);
+  EXPECT_EQ(CodeOf(DataLossError("")), FB_CUPTI_INCOMPLETE);
+  EXPECT_EQ(CodeOf(NotFoundError("")), FB_CUPTI_EMPTY);
+  EXPECT_EQ(CodeOf(InvalidArgumentError("")), FB_CUPTI_BAD_STATE);
+  EXPECT_EQ(CodeOf(ResourceExhaustedError("")), FB_CUPTI_INTERNAL);
+  EXPECT_EQ(CodeOf(InternalError("")), FB_CUPTI_INTERNAL);
 }
 
 TEST(CuptiLibraryTest, StopHandsOutTheReportAndAnErrorNone) {

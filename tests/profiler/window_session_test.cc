@@ -21,7 +21,7 @@ class WindowSessionTest : public ::testing::Test {
   WindowSession session_{&cupti_};
 };
 
-TEST_F(WindowSessionTest, MakingASessionTouchesNothing) { EXPECT_THAT(cupti_.calls(), IsEmpty()); }
+TEST_F(WindowSessionTest, MakingASessionTouchesNothing) { EXPECT_THAT(cupti_.Calls(), IsEmpty()); }
 
 TEST_F(WindowSessionTest, CountsWhatRanBetweenStartAndStop) {
   ASSERT_TRUE(session_.Start().ok());
@@ -46,20 +46,20 @@ TEST_F(WindowSessionTest, WhatRanBeforeOrAfterIsNotCounted) {
 
 TEST_F(WindowSessionTest, EnablesKernelsCopiesAndMemsetsOnlyWhileOpen) {
   ASSERT_TRUE(session_.Start().ok());
-  EXPECT_THAT(cupti_.enabled(), UnorderedElementsAre(ActivityKind::kKernel, ActivityKind::kCopy,
+  EXPECT_THAT(cupti_.Enabled(), UnorderedElementsAre(ActivityKind::kKernel, ActivityKind::kCopy,
                                                      ActivityKind::kMemset));
   cupti_.Run(Kernel("a", 1, 2));
   ASSERT_TRUE(session_.Stop().ok());
-  EXPECT_THAT(cupti_.enabled(), IsEmpty());
-  EXPECT_FALSE(cupti_.has_sink());
+  EXPECT_THAT(cupti_.Enabled(), IsEmpty());
+  EXPECT_FALSE(cupti_.HasSink());
 }
 
 TEST_F(WindowSessionTest, DoesNotHoldTheSubscriptionWhileStepsRunNorAfter) {
   ASSERT_TRUE(session_.Start().ok());
-  EXPECT_FALSE(cupti_.subscribed());
+  EXPECT_FALSE(cupti_.Subscribed());
   cupti_.Run(Kernel("a", 1, 2));
   ASSERT_TRUE(session_.Stop().ok());
-  EXPECT_FALSE(cupti_.subscribed());
+  EXPECT_FALSE(cupti_.Subscribed());
 }
 
 TEST_F(WindowSessionTest, AnotherClientMakesStartBusyUntilItReleases) {
@@ -68,7 +68,7 @@ TEST_F(WindowSessionTest, AnotherClientMakesStartBusyUntilItReleases) {
   const Status busy = session_.Start();
   EXPECT_EQ(busy.code(), StatusCode::kUnavailable);
   EXPECT_EQ(Message(busy), "another profiler holds CUPTI: nsys");
-  EXPECT_THAT(cupti_.enabled(), IsEmpty());
+  EXPECT_THAT(cupti_.Enabled(), IsEmpty());
 
   cupti_.OtherUnsubscribes();
   EXPECT_TRUE(session_.Check().ok());
@@ -82,8 +82,8 @@ TEST_F(WindowSessionTest, AClientThatComesDuringTheWindowKeepsItsSettings) {
   cupti_.Run(Kernel("a", 1, 2));
   cupti_.OtherSubscribes();
   EXPECT_EQ(session_.Stop().status().code(), StatusCode::kUnavailable);
-  EXPECT_FALSE(cupti_.enabled().empty()) << "switching kinds off would silence the other client";
-  EXPECT_FALSE(cupti_.has_sink());
+  EXPECT_FALSE(cupti_.Enabled().empty()) << "switching kinds off would silence the other client";
+  EXPECT_FALSE(cupti_.HasSink());
   // The window is closed all the same.
   cupti_.OtherUnsubscribes();
   EXPECT_TRUE(session_.Start().ok());
@@ -114,17 +114,17 @@ TEST_F(WindowSessionTest, DropsMakeAWindowIncompleteButReported) {
 TEST_F(WindowSessionTest, ADropCounterThatCannotBeReadIsAnErrorNotZeroDrops) {
   ASSERT_TRUE(session_.Start().ok());
   cupti_.Run(Kernel("a", 1, 2));
-  cupti_.FailNext("TakeDropped", Status(StatusCode::kInternal, "cannot read"));
+  cupti_.FailNext("TakeDropped", InternalError("cannot read"));
   EXPECT_EQ(session_.Stop().status().code(), StatusCode::kInternal);
-  EXPECT_THAT(cupti_.enabled(), IsEmpty());
-  EXPECT_FALSE(cupti_.subscribed());
+  EXPECT_THAT(cupti_.Enabled(), IsEmpty());
+  EXPECT_FALSE(cupti_.Subscribed());
 }
 
 TEST_F(WindowSessionTest, AFailedStartLeavesNothingEnabledAndCanBeRepeated) {
-  cupti_.FailNext("Enable", Status(StatusCode::kFailedPrecondition, "no permission"));
+  cupti_.FailNext("Enable", FailedPreconditionError("no permission"));
   EXPECT_EQ(session_.Start().code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(cupti_.enabled(), IsEmpty());
-  EXPECT_FALSE(cupti_.has_sink());
+  EXPECT_THAT(cupti_.Enabled(), IsEmpty());
+  EXPECT_FALSE(cupti_.HasSink());
   EXPECT_TRUE(session_.Start().ok());
 }
 
@@ -155,10 +155,10 @@ TEST_F(WindowSessionTest, MarksCutTheWindowIntoPhases) {
 TEST_F(WindowSessionTest, AbandonSwitchesOffUnlessAnotherClientOwnsTheSettings) {
   ASSERT_TRUE(session_.Start().ok());
   ASSERT_TRUE(session_.Abandon(/*leave_enabled=*/true).ok());
-  EXPECT_FALSE(cupti_.enabled().empty());
+  EXPECT_FALSE(cupti_.Enabled().empty());
   ASSERT_TRUE(session_.Start().ok());
   ASSERT_TRUE(session_.Abandon(/*leave_enabled=*/false).ok());
-  EXPECT_THAT(cupti_.enabled(), IsEmpty());
+  EXPECT_THAT(cupti_.Enabled(), IsEmpty());
 }
 
 TEST(WindowSessionLifetimeTest, AnOpenWindowIsSwitchedOffWithItsSession) {
@@ -167,8 +167,8 @@ TEST(WindowSessionLifetimeTest, AnOpenWindowIsSwitchedOffWithItsSession) {
     WindowSession session(&cupti);
     ASSERT_TRUE(session.Start().ok());
   }
-  EXPECT_THAT(cupti.enabled(), IsEmpty());
-  EXPECT_FALSE(cupti.has_sink());
+  EXPECT_THAT(cupti.Enabled(), IsEmpty());
+  EXPECT_FALSE(cupti.HasSink());
 }
 
 }  // namespace

@@ -6,9 +6,10 @@ namespace fuseboard::testing {
 
 using profiler::ActivityKind;
 using profiler::ActivityRecord;
+using profiler::OkStatus;
 using profiler::Status;
-using profiler::StatusCode;
 using profiler::StatusOr;
+using profiler::UnavailableError;
 
 ActivityRecord Kernel(const char* name, uint64_t start_ns, uint64_t end_ns) {
   ActivityRecord record;
@@ -39,10 +40,10 @@ ActivityRecord Memset(uint64_t start_ns, uint64_t end_ns) {
 Status FakeCupti::Subscribe() {
   if (Status failed = Call("Subscribe"); !failed.ok()) return failed;
   if (other_subscribed_ || subscribed_) {
-    return Status(StatusCode::kUnavailable, "another profiler holds CUPTI: nsys");
+    return UnavailableError("another profiler holds CUPTI: nsys");
   }
   subscribed_ = true;
-  return Status();
+  return OkStatus();
 }
 
 Status FakeCupti::Unsubscribe() {
@@ -60,7 +61,7 @@ void FakeCupti::DetachSink() { sink_ = nullptr; }
 Status FakeCupti::Enable(ActivityKind kind) {
   if (Status failed = Call("Enable"); !failed.ok()) return failed;
   enabled_.insert(kind);
-  return Status();
+  return OkStatus();
 }
 
 Status FakeCupti::Disable(ActivityKind kind) {
@@ -86,7 +87,7 @@ StatusOr<uint64_t> FakeCupti::NowNs() {
 }
 
 void FakeCupti::Run(const ActivityRecord& record) {
-  if (enabled_.count(record.kind) > 0) pending_.push_back(record);
+  if (enabled_.contains(record.kind)) pending_.push_back(record);
 }
 
 void FakeCupti::FailNext(const std::string& call, Status status) {
@@ -96,7 +97,7 @@ void FakeCupti::FailNext(const std::string& call, Status status) {
 
 Status FakeCupti::Call(const std::string& name) {
   calls_.push_back(name);
-  if (name != fail_call_) return Status();
+  if (name != fail_call_) return OkStatus();
   fail_call_.clear();
   return fail_status_;
 }

@@ -43,11 +43,11 @@ class FakeCupti : public profiler::CuptiApi {
   // The next call of this name fails.
   void FailNext(const std::string& call, profiler::Status status);
 
-  bool subscribed() const { return subscribed_; }
-  bool has_sink() const { return sink_ != nullptr; }
-  const std::set<profiler::ActivityKind>& enabled() const { return enabled_; }
+  [[nodiscard]] bool Subscribed() const { return subscribed_; }
+  [[nodiscard]] bool HasSink() const { return sink_ != nullptr; }
+  [[nodiscard]] const std::set<profiler::ActivityKind>& Enabled() const { return enabled_; }
   // Names of the calls so far, in order.
-  const std::vector<std::string>& calls() const { return calls_; }
+  [[nodiscard]] const std::vector<std::string>& Calls() const { return calls_; }
 
  private:
   profiler::Status Call(const std::string& name);

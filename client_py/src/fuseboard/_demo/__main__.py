@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import signal
 import sys
 import tempfile
 
@@ -106,6 +107,8 @@ def _parse(args: list[str] | None) -> argparse.Namespace:
 def main(args: list[str] | None = None) -> int:
     """Runs the demonstration; returns the exit code: 0, 1 if a claim failed, 2 if it could not run."""
     options = _parse(args)
+    # Unwinds, so that neither the daemon nor a training process is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         corpus = load_corpus(options.text)
         config = default_config(_device_type(options.device))

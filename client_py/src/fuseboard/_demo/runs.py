@@ -15,7 +15,7 @@ from fuseboard._demo.daemon import DemoDaemon, DemoError
 
 # Longest wait for a switch. A step of the small model takes seconds on a loaded machine.
 _SWITCH_S = 240.0
-_END_S = 600.0
+_END_S = 1800.0
 # In this order; each but the last two leaves the model less fused.
 SWITCHES = (
     ("disable", "rms_norm"),
@@ -101,6 +101,9 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             raise DemoError(f"training did not end within {_END_S:.0f} s") from None
+        except BaseException:
+            self.kill()
+            raise
         self._reader.join()
         if code != 0:
             raise DemoError(f"training ended with exit code {code}")
