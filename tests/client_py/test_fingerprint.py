@@ -134,7 +134,7 @@ def test_wrapper_put_on_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_code_without_source_is_an_error() -> None:
     space: dict[str, type[nn.Module]] = {"nn": nn}  # type: ignore[dict-item]
-    exec("class Typed(nn.Module):\n    def forward(self, x):\n        return x", space)
+    exec("class Typed(nn.Module):\n    def forward(self, x):\n        return x", space)  # noqa: S102
     found = fingerprint_module(space["Typed"]())
     assert found.value == "" and "cannot be read" in found.error
 

@@ -43,9 +43,9 @@ def entry_for(site: Site) -> Any:
     """The first entry that matches, or None."""
     for entry in catalogue().entries:
         values = {f.value for f in entry.fingerprints}
-        if entry.role == site.role and site.fingerprint in values:
-            if all(_holds(condition, site) for condition in entry.conditions):
-                return entry
+        same_code = entry.role == site.role and site.fingerprint in values
+        if same_code and all(_holds(condition, site) for condition in entry.conditions):
+            return entry
     return None
 
 
