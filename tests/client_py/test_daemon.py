@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from fuseboard import _daemon
 from fuseboard._errors import DaemonUnreachable, FuseboardError
 from fuseboard._home import Home

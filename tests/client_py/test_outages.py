@@ -14,10 +14,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import fuseboard
 from fakes.fake_daemon import NATIVE, RULE_OVERRIDE, read_calls, write_control
 from fakes.fake_model import FakeBoundary, FakePatcher, Model
-
-import fuseboard
 from fuseboard import _daemon
 from fuseboard._plan import DecisionKind
 
