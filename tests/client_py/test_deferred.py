@@ -13,13 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import torch.nn.functional as F  # noqa: E402
-from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model  # noqa: E402
-from torch import nn  # noqa: E402
-from torch_side import COMPOSITES, HEAD_ONLY, Bench, assert_same_gradients, pair  # noqa: E402
-
-from fuseboard._deferred import DeferredLogits  # noqa: E402
-from fuseboard._errors import DeferredLogitsError  # noqa: E402
+import torch.nn.functional as F
+from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model
+from fuseboard._deferred import DeferredLogits
+from fuseboard._errors import DeferredLogitsError
+from torch import nn
+from torch_side import COMPOSITES, HEAD_ONLY, Bench, assert_same_gradients, pair
 
 
 @pytest.fixture

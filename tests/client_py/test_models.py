@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from fakes.catalogue import catalogue, entry_for  # noqa: E402
-from fakes.tiny_models import tiny_batch, tiny_model  # noqa: E402
-from torch_side import ALL, COMPOSITES, Bench, assert_same_gradients, pair  # noqa: E402
+from fakes.catalogue import catalogue, entry_for
+from fakes.tiny_models import tiny_batch, tiny_model
+from torch_side import ALL, COMPOSITES, Bench, assert_same_gradients, pair
 
 MODELS = sorted(model.model_type for model in catalogue().models)
 

@@ -10,7 +10,6 @@ import torch
 from fakes.catalogue import Libraries, plan_for
 from fakes.operators import FakeOperators
 from fakes.tiny_models import gradients
-
 from fuseboard._binding import Binding
 from fuseboard._patcher import ModelPatcher
 from fuseboard._plan import DecisionKind
