@@ -12,14 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from fakes.catalogue import Libraries, plan_for  # noqa: E402
-from fakes.tiny_models import tiny_batch, tiny_model  # noqa: E402
-from torch_side import pair  # noqa: E402
-
-from fuseboard._binding import Binding, counters, process_binding  # noqa: E402
-from fuseboard._errors import ArtifactError  # noqa: E402
-from fuseboard._patcher import ModelPatcher  # noqa: E402
-from fuseboard._plan import Artifact, ArtifactKind  # noqa: E402
+from fakes.catalogue import Libraries, plan_for
+from fakes.tiny_models import tiny_batch, tiny_model
+from fuseboard._binding import Binding, counters, process_binding
+from fuseboard._errors import ArtifactError
+from fuseboard._patcher import ModelPatcher
+from fuseboard._plan import Artifact, ArtifactKind
+from torch_side import pair
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The library whose handle an operation needs.

@@ -382,7 +382,8 @@ class _Link(torch.autograd.Function):
         with torch.enable_grad():
             before = recipe.parent.materialised().detach().requires_grad_()
             after = recipe.replay(before)
-        return (None, None, *torch.autograd.grad(after, (before,), grad))
+        (found,) = torch.autograd.grad(after, (before,), grad)
+        return None, None, found
 
 
 class _Anchor(torch.autograd.Function):

@@ -101,7 +101,8 @@ def _classes_of(model_type: str) -> Classes:
             warnings.simplefilter("ignore")
             config: Any = transformers.AutoConfig.for_model(model_type)
             config.num_hidden_layers = 2
-            model = transformers.AutoModelForCausalLM.from_config(config)
+            factory: Any = transformers.AutoModelForCausalLM
+            model = factory.from_config(config)
         groups = discover(model)
     except Exception as error:  # noqa: BLE001  Third-party constructors may raise anything.
         return {"model": f"error: {type(error).__name__}: {str(error)[:200]}"}
