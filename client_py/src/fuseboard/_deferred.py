@@ -374,7 +374,8 @@ class _Link(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[Any, ...]:
         if grad is None or _is_zero(grad):
-            return (None, None) + (None,) * ctx.count
+            count: int = ctx.count
+            return (None,) * (2 + count)
         recipe: _Recipe = ctx.recipe
         if recipe.parent is None:
             return (None, None, *recipe.source.gradients(grad, ctx.needs_input_grad[2:]))
