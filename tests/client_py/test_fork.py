@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from fakes.fake_daemon import FakeDaemon
+from fuseboard._channel import never_destroy
 
 PRELUDE = """
 import gc, os, sys, threading, time
@@ -129,24 +132,43 @@ def test_a_child_that_patches_runs_native_and_says_why(daemon: FakeDaemon) -> No
 
 
 def test_a_child_does_not_keep_its_parents_connection_alive(
-    daemon: FakeDaemon, eventually: Callable[..., None]
+    daemon: FakeDaemon, eventually: Callable[..., None], short_tmp: pathlib.Path
 ) -> None:
+    calls = short_tmp / "state" / "calls.jsonl"
     out = run(
         daemon,
-        """
+        f"""
+        import pathlib
+        while '"WatchPlan"' not in pathlib.Path({str(calls)!r}).read_text():
+            time.sleep(0.02)
         child = os.fork()
         if child == 0:
-            time.sleep(20)
+            os.close(1)
+            os.close(2)
+            time.sleep(60)
             os._exit(0)
         print(child, flush=True)
         os._exit(0)  # As if killed: no good-bye.
-        """.replace("time.sleep(20)", "os.close(1); os.close(2); time.sleep(20)"),
+        """,
     )
     child = int(out)
-    assert pathlib.Path(f"/proc/{child}").exists()
-    eventually(lambda: daemon.watchers == 0, "end of the dead parent's stream")
-    assert pathlib.Path(f"/proc/{child}").exists()
-    os.kill(child, 9)
+    try:
+        eventually(lambda: daemon.watchers == 0, "end of the dead parent's stream")
+        assert pathlib.Path(f"/proc/{child}").exists()
+    finally:
+        os.kill(child, 9)
+
+
+def test_what_a_child_must_not_destroy_survives_its_last_reference() -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    alive = weakref.ref(owner)
+    never_destroy(owner)
+    del owner
+    gc.collect()
+    assert alive() is not None
 
 
 def test_forks_while_the_threads_are_busy_never_hang(daemon: FakeDaemon) -> None:
