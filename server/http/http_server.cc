@@ -125,8 +125,11 @@ class HttpServer::Loop {
     const HttpResponse response = static_cast<Loop*>(self)->Respond(request);
     evkeyvalq* headers = evhttp_request_get_output_headers(request);
     evhttp_add_header(headers, "Content-Type", response.content_type.c_str());
-    evbuffer* body = evhttp_request_get_output_buffer(request);
-    evbuffer_add(body, response.body.data(), response.body.size());
+    // NOTE: libevent 2.1 would send a body in answer to HEAD.
+    if (evhttp_request_get_command(request) != EVHTTP_REQ_HEAD) {
+      evbuffer* body = evhttp_request_get_output_buffer(request);
+      evbuffer_add(body, response.body.data(), response.body.size());
+    }
     evhttp_send_reply(request, response.code, nullptr, nullptr);
   }
 
