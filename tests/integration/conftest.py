@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-
 from daemon_harness import DAEMON, Daemon, make_home
 
 

@@ -258,7 +258,7 @@ class Daemon:
         """Status code and body."""
         reply = subprocess.run(
             ["curl", "-s", "-w", "\n%{http_code}", f"http://{self.ready['http_address']}{path}"],
-            capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+            check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
         )  # fmt: skip
         body, _, code = reply.stdout.rpartition("\n")
         return int(code), body
@@ -272,7 +272,7 @@ class Daemon:
     def fusectl(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(FUSECTL), f"--address=unix:{self.admin_socket}", "--timeout=30s", *args],
-            capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+            check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
         )  # fmt: skip
 
     @contextlib.contextmanager

@@ -6,7 +6,6 @@ import concurrent.futures
 
 import grpc
 import pytest
-
 from daemon_harness import Daemon, message, resolve_request
 
 
@@ -45,9 +44,7 @@ def test_of_racing_mutations_with_one_expected_revision_one_wins(daemon: Daemon)
 
     def race(number: int) -> grpc.StatusCode:
         try:
-            daemon.admin().set_override(
-                False, expected_revision=revision, author=f"racer {number}"
-            )
+            daemon.admin().set_override(False, expected_revision=revision, author=f"racer {number}")
         except grpc.RpcError as error:
             return error.code()
         return grpc.StatusCode.OK

@@ -6,7 +6,6 @@ import pathlib
 import signal
 
 import pytest
-
 from daemon_harness import CATALOG, FINGERPRINT, Daemon, eventually, resolve_request
 
 
@@ -31,9 +30,7 @@ def decide(daemon: Daemon):
     return daemon.job().call("Resolver/Resolve", request, "ResolveResponse").plan
 
 
-def test_new_catalogue_reaches_running_processes(
-    idle_daemon: Daemon, config: pathlib.Path
-) -> None:
+def test_new_catalogue_reaches_running_processes(idle_daemon: Daemon, config: pathlib.Path) -> None:
     stream = idle_daemon.job().watch(resolve_request())
     first = next(stream).plan
     assert first.decisions[0].kind == 3
@@ -98,6 +95,6 @@ def test_broken_catalogue_keeps_the_last_good_one(
     assert "test.textpb" in idle_daemon.admin().describe().problems[0]
     # The same file at a start refuses the start: one rule, said in two places.
     idle_daemon.kill()
-    process, read_end = idle_daemon.launch()
+    process, _ = idle_daemon.launch()
     assert process.wait(60) == 1
     assert "test.textpb" in idle_daemon.log()

@@ -12,7 +12,6 @@ import subprocess
 import time
 
 import pytest
-
 from daemon_harness import DAEMON, PATIENCE_SECONDS, Daemon, eventually, message, resolve_request
 
 NOBODY = 65534
@@ -21,7 +20,12 @@ NOBODY = 65534
 def run(daemon: Daemon, *flags: str, **popen) -> subprocess.CompletedProcess[str]:
     """Runs a daemon that is expected to end by itself."""
     return subprocess.run(
-        daemon.command(*flags), capture_output=True, text=True, timeout=PATIENCE_SECONDS, **popen
+        daemon.command(*flags),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        **popen,
     )
 
 
@@ -51,7 +55,9 @@ def test_modes_separate_jobs_from_operators_whatever_the_umask(idle_daemon: Daem
 def test_second_daemon_is_refused_and_names_the_holder(daemon: Daemon) -> None:
     second = run(daemon)
     assert second.returncode == 1
-    assert re.search(rf"another daemon holds .*: pid {daemon.process.pid} started 20", second.stderr)
+    assert re.search(
+        rf"another daemon holds .*: pid {daemon.process.pid} started 20", second.stderr
+    )
     assert daemon.admin().describe().pid == daemon.process.pid
 
 
@@ -124,7 +130,12 @@ def test_folder_of_another_user_is_refused_by_name(
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_unprivileged_without_state_dir_is_told_the_flag() -> None:
     refused = subprocess.run(
-        [str(DAEMON)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, user=NOBODY
+        [str(DAEMON)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        user=NOBODY,
     )
     assert refused.returncode == 2
     assert "--state_dir" in refused.stderr
@@ -141,7 +152,7 @@ def test_other_users_reach_the_job_socket_but_not_the_admin_socket(
     connect = "import socket,sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
     outcomes = [
         subprocess.run(["/usr/bin/python3", "-c", connect, str(path)], user=NOBODY,
-                       capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+                       check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         for path in (job, admin)
     ]  # fmt: skip
     assert outcomes[0].returncode == 0, outcomes[0].stderr
@@ -167,7 +178,7 @@ def test_bad_config_is_refused_by_field_and_touches_nothing(
     # No flag that would hide the field.
     refused = subprocess.run(
         [str(DAEMON), f"--config={file}", f"--state_dir={idle_daemon.state}"],
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert refused.returncode == 2
     assert named in refused.stderr
@@ -199,7 +210,9 @@ def test_check_config_prints_the_whole_and_starts_nothing(
 
 
 def test_help_documents_every_field_of_the_configuration() -> None:
-    shown = subprocess.run([str(DAEMON), "--help"], capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        [str(DAEMON), "--help"], check=False, capture_output=True, text=True
+    ).stdout
     for field in message("DaemonConfig").DESCRIPTOR.fields:
         assert f"--{field.name.removesuffix('s')}" in shown, field.name
     for flag in ("config", "check_config", "ready_fd", "version"):

@@ -8,7 +8,6 @@ import time
 
 import grpc
 import pytest
-
 from daemon_harness import Daemon, eventually, message, resolve_request
 
 KERNEL = 3
