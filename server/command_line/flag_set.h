@@ -44,7 +44,7 @@ class FlagSet {
   absl::StatusOr<std::vector<std::string>> Parse(const std::vector<std::string>& args) const;
 
   // One paragraph per flag, in the order added, wrapped at 80 columns.
-  std::string Help() const;
+  [[nodiscard]] std::string Help() const;
 
  private:
   struct Flag {
@@ -54,7 +54,7 @@ class FlagSet {
     std::function<absl::Status(absl::string_view)> set;
   };
 
-  absl::StatusOr<const Flag*> Find(absl::string_view name) const;
+  [[nodiscard]] absl::StatusOr<const Flag*> Find(absl::string_view name) const;
 
   std::vector<Flag> flags_;
 };

@@ -231,7 +231,7 @@ class Daemon::Parts {
         http_, HttpServer::Start(config_.http_address(),
                                  {{"/metrics", metrics}, {"/livez", live}, {"/readyz", ready}}));
     absl::MutexLock lock(&mutex_);
-    bound_http_address_ = http_->address();
+    bound_http_address_ = http_->Address();
     return absl::OkStatus();
   }
 

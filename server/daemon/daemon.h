@@ -38,10 +38,10 @@ class Daemon {
   void Drain();
 
   // Whether idle_exit_seconds have passed without any process.
-  bool IdleTooLong() const;
+  [[nodiscard]] bool IdleTooLong() const;
 
   // One line of JSON: job_socket, admin_socket, http_address, pid, version.
-  std::string ReadyLine() const;
+  [[nodiscard]] std::string ReadyLine() const;
 
  private:
   class Parts;

@@ -1,11 +1,11 @@
 // fuseboardd: reads flags and configuration, starts the daemon and waits for signals.
 #include <fcntl.h>
 #include <google/protobuf/text_format.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>

@@ -1,6 +1,7 @@
 #include "server/daemon/metrics_page.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -34,7 +35,7 @@ struct Quantity {
   const v1::Measurement& (v1::Window::*side)() const;
 };
 
-const Quantity kQuantities[] = {
+constexpr std::array<Quantity, 3> kQuantities = {{
     {"fuseboard_saved_launches_per_step",
      "Kernel launches or operators per step that fusing saves a job, newest native against newest "
      "fused window.",
@@ -44,7 +45,7 @@ const Quantity kQuantities[] = {
      &v1::Savings::has_peak_bytes_saved, &v1::Savings::peak_bytes_saved, &v1::Window::peak_bytes},
     {"fuseboard_saved_step_seconds", "Time per step that fusing saves a job.", 1e-3,
      &v1::Savings::has_step_ms_saved, &v1::Savings::step_ms_saved, &v1::Window::step_ms},
-};
+}};
 
 MetricsWriter::Labels SavingLabels(const v1::Savings& savings, const Quantity& quantity) {
   return {
@@ -64,7 +65,7 @@ std::string MetricsPage::Render() const {
   WriteProcesses(&writer);
   WriteTraining(&writer);
   WriteSavings(&writer);
-  return writer.text();
+  return writer.Text();
 }
 
 void MetricsPage::WriteNode(const Snapshot& snapshot, MetricsWriter* writer) const {

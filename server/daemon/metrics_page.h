@@ -43,7 +43,7 @@ class MetricsPage {
 
   explicit MetricsPage(Config config) : config_(config) {}
 
-  std::string Render() const;
+  [[nodiscard]] std::string Render() const;
 
  private:
   void WriteNode(const Snapshot& snapshot, MetricsWriter* writer) const;

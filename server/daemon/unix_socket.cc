@@ -25,10 +25,10 @@ absl::Status MakeOne(const std::string& folder, mode_t mode) {
 absl::Status EnsureFolder(const std::string& folder, mode_t mode) {
   for (size_t slash = folder.find('/', 1); slash != std::string::npos;
        slash = folder.find('/', slash + 1)) {
-    const absl::Status status = MakeOne(folder.substr(0, slash), 0755);
+    absl::Status status = MakeOne(folder.substr(0, slash), 0755);
     if (!status.ok()) return status;
   }
-  const absl::Status status = MakeOne(folder, mode);
+  absl::Status status = MakeOne(folder, mode);
   if (!status.ok()) return status;
   struct stat found {};
   if (stat(folder.c_str(), &found) != 0) {

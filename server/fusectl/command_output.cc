@@ -19,7 +19,7 @@ std::string ToJson(const google::protobuf::Message& message) {
   std::string json;
   // Fails only for an Any of an unknown type; no message of ours holds one.
   const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
-  return status.ok() ? json : absl::StrCat("{\"error\": \"", status.ToString(), "\"}\n");
+  return status.ok() ? json : absl::StrCat(R"({"error": ")", status.ToString(), "\"}\n");
 }
 
 absl::Status SuggestNear(const absl::Status& status, absl::string_view name,

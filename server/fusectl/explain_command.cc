@@ -37,7 +37,7 @@ void AppendSite(const v1::ExplainResponse& response, int index, std::string* out
                   candidate.version(), candidate.accepted() ? "accepted" : "rejected",
                   FormatRule(candidate.rule()), candidate.reason()});
   }
-  if (!table.empty()) *out += table.ToString();
+  if (!table.Empty()) *out += table.ToString();
 }
 
 }  // namespace

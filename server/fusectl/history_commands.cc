@@ -37,7 +37,7 @@ absl::Status RunOverrides(const Invocation& invocation, Connection* daemon, std:
   for (const v1::Override& override : overrides->overrides()) {
     add(override, override.enabled() ? "on" : "off");
   }
-  absl::StrAppend(out, table.empty() ? "no override and no kill\n" : table.ToString());
+  absl::StrAppend(out, table.Empty() ? "no override and no kill\n" : table.ToString());
   return absl::OkStatus();
 }
 
@@ -64,7 +64,7 @@ absl::Status RunAudit(const Invocation& invocation, Connection* daemon, std::str
                   record.operation(), FormatScope(record.scope()), record.before(), record.after(),
                   record.author(), record.reason()});
   }
-  absl::StrAppend(out, table.empty() ? "no change on record\n" : table.ToString());
+  absl::StrAppend(out, table.Empty() ? "no change on record\n" : table.ToString());
   return absl::OkStatus();
 }
 

@@ -142,7 +142,7 @@ absl::StatusOr<v1::ListJobsResponse> WaitForProcesses(const v1::MutationResponse
     v1::ListJobsResponse result;
     bool all = true;
     for (v1::ProcessStatus& process : *jobs->mutable_processes()) {
-      if (affected.count(process.job().instance_id()) == 0) continue;
+      if (!affected.contains(process.job().instance_id())) continue;
       all = all && Settled(process, response.revision());
       result.add_processes()->Swap(&process);
     }
@@ -200,7 +200,7 @@ absl::Status RunMutation(const Invocation& invocation, Connection* daemon, std::
       WaitForProcesses(*response, absl::Seconds(wait_seconds), daemon);
   if (!jobs.ok()) return jobs.status();
   std::string lines;
-  const absl::Status applied = AppendApplied(*jobs, response->revision(), &lines);
+  absl::Status applied = AppendApplied(*jobs, response->revision(), &lines);
   absl::StrAppend(out, json ? absl::StrCat("{\"mutation\": ", ToJson(*response),
                                            ", \"jobs\": ", ToJson(*jobs), "}\n")
                             : lines);

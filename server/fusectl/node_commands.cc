@@ -61,7 +61,7 @@ void AppendSites(const v1::ProcessStatus& process, std::string* out) {
                   FormatKind(decision.kind()), decision.operation(), FormatRule(decision.rule()),
                   decision.reason()});
   }
-  if (!table.empty()) *out += table.ToString();
+  if (!table.Empty()) *out += table.ToString();
   for (const v1::SiteRefusal& refusal : process.refusals()) {
     absl::StrAppend(out, "  not bound: ", refusal.site_id(), " (", refusal.count(),
                     "): ", refusal.reason(), "\n");

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "fuseboard/v1/profile.grpc.pb.h"
 #include "server/fusectl/commands.h"
@@ -28,7 +30,7 @@ struct Quantity {
   const v1::Measurement& (v1::Window::*get)() const;
 };
 
-const Quantity kQuantities[] = {
+constexpr std::array<Quantity, 5> kQuantities = {{
     {"launches/step", &FormatNumber, &v1::Window::has_launches_per_step,
      &v1::Window::launches_per_step},
     {"device time/step", &FormatMs, &v1::Window::has_device_ms_per_step,
@@ -36,7 +38,7 @@ const Quantity kQuantities[] = {
     {"copies/step", &FormatNumber, &v1::Window::has_copies_per_step, &v1::Window::copies_per_step},
     {"step time", &FormatMs, &v1::Window::has_step_ms, &v1::Window::step_ms},
     {"peak memory", &FormatBytes, &v1::Window::has_peak_bytes, &v1::Window::peak_bytes},
-};
+}};
 
 // The difference is shown only where both sides were measured in the same way.
 std::string Saved(const v1::Savings& savings, const Quantity& quantity) {
@@ -114,7 +116,7 @@ absl::Status RunReport(const Invocation& invocation, Connection* daemon, std::st
                   Value(window.has_peak_bytes(), window.peak_bytes(), &FormatBytes),
                   absl::StrCat(window.revision()), FormatTimeUs(window.started_at_us()), note});
   }
-  absl::StrAppend(out, table.empty() ? "no window has been reported\n" : table.ToString());
+  absl::StrAppend(out, table.Empty() ? "no window has been reported\n" : table.ToString());
   return absl::OkStatus();
 }
 

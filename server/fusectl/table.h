@@ -23,10 +23,10 @@ class Table {
   // REQUIRES: one cell per column. An empty cell is shown as "-": nothing is known, which is not 0.
   void AddRow(std::vector<std::string> cells);
 
-  bool empty() const { return rows_.empty(); }
+  [[nodiscard]] bool Empty() const { return rows_.empty(); }
 
   // Titles and rows, without spaces at the ends of lines.
-  std::string ToString() const;
+  [[nodiscard]] std::string ToString() const;
 
  private:
   std::vector<Column> columns_;

@@ -45,7 +45,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   // "host:port" with the port that was really bound.
-  const std::string& address() const { return address_; }
+  [[nodiscard]] const std::string& Address() const { return address_; }
 
  private:
   class Loop;  // libevent's part, kept out of this header.

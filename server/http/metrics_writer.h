@@ -35,7 +35,7 @@ class MetricsWriter {
   void Histogram(const Labels& labels, const std::vector<double>& bounds,
                  const std::vector<uint64_t>& counts, double sum);
 
-  const std::string& text() const { return text_; }
+  [[nodiscard]] const std::string& Text() const { return text_; }
 
  private:
   void Line(absl::string_view suffix, const Labels& labels, double value);

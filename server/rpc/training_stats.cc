@@ -6,7 +6,7 @@
 namespace fuseboard {
 namespace {
 
-constexpr char kOther[] = "other";
+constexpr absl::string_view kOther = "other";
 
 int64_t Increase(int64_t before, int64_t now) { return now >= before ? now - before : now; }
 
@@ -15,7 +15,7 @@ int64_t Increase(int64_t before, int64_t now) { return now >= before ? now - bef
 template <typename Map>
 std::string LabelOf(Map* map, const std::string& name, size_t limit) {
   if (map->count(name) > 0) return name;
-  const std::string label = map->size() < limit ? name : kOther;
+  std::string label = map->size() < limit ? name : std::string(kOther);
   (*map)[label];
   return label;
 }

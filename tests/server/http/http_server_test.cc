@@ -25,7 +25,7 @@ std::string Exchange(const HttpServer& server, const std::string& request) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(ParseHostPort(server.address())->port);
+  address.sin_port = htons(ParseHostPort(server.Address())->port);
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -76,8 +76,8 @@ TEST(HttpServerTest, GarbageAndOversizedHeadersDoNotStopIt) {
 
 TEST(HttpServerTest, TakenPortIsRefusedByAddress) {
   const auto server = StartOnFreePort();
-  EXPECT_THAT(HttpServer::Start(server->address(), {}),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(server->address())));
+  EXPECT_THAT(HttpServer::Start(server->Address(), {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(server->Address())));
 }
 
 TEST(ParseHostPortTest, TakesNamesAndBothKindsOfAddress) {
