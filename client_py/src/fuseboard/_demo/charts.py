@@ -135,9 +135,11 @@ def difference_chart(
     for one in differences:
         for step, value in _finite(one):
             shape = "dot" if value > 0 else "dot zero"
+            # The live run's rings are wider, so that they do not hide equal fused values.
+            radius = 5.5 if one.css == "live" else 3
             body.append(
                 f'<circle class="{shape} {one.css}" cx="{_x_of(step, last):.1f}" '
-                f'cy="{y_of(value):.1f}" r="3.5"><title>step {step}: {value:.2e}</title></circle>'
+                f'cy="{y_of(value):.1f}" r="{radius}"><title>step {step}: {value:.2e}</title></circle>'
             )
     return _svg(height, title, [*body, *_x_axis(last, bottom, "step")])
 
