@@ -1,9 +1,8 @@
 #include "kernels/common/reject.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 #include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
 
 #include "kernels/common/dispatch.h"
 
@@ -37,6 +36,8 @@ const char* Reject(const char* format, ...) {
   thread_local char message[kMessageBytes];
   va_list args;
   va_start(args, format);
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang 14 misses va_start of the line
+  // above.
   vsnprintf(message, sizeof(message), format, args);
   va_end(args);
   return message;

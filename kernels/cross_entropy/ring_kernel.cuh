@@ -180,6 +180,14 @@ struct Ring {
                                        int lane) const {
     constexpr uint32_t kBytes = M::kGeneral ? 32 : 16;
     const uint32_t blocks = ClusterSize();
+    if (blocks == 1) {  // st.async is illegal outside a cluster of two or more.
+      if (lane == 0) {
+        shared.partials[parity][0] = {stats.max,       stats.sum,      stats.column, target_logit,
+                                      stats.reference, stats.weighted, stats.weight, 0.0f};
+        BarrierArrive(&shared.merged[parity]);
+      }
+      return;
+    }
     if (lane == 0) BarrierArriveExpecting(&shared.merged[parity], blocks * kBytes);
     __syncwarp();
     if (static_cast<uint32_t>(lane) >= blocks) return;

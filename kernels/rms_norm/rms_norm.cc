@@ -84,6 +84,7 @@ const FbKernel* Table() {
 }  // namespace
 }  // namespace fuseboard::rms_norm
 
-extern "C" __attribute__((visibility("default"))) const FbKernel* fb_get_kernel() {
+extern "C" __attribute__((visibility("default"))) const FbKernel*
+fb_get_kernel() {  // NOLINT(readability-identifier-naming): C.
   return fuseboard::rms_norm::Table();
 }

@@ -1,7 +1,5 @@
 #include "kernels/rms_norm/rms_norm_call.h"
 
-#include <stddef.h>
-
 #include <cmath>
 
 namespace fuseboard::rms_norm {

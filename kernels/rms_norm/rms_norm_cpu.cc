@@ -4,7 +4,7 @@
 
 #include "kernels/rms_norm/rms_norm_cpu.h"
 
-#include <math.h>
+#include <cmath>
 
 #include "kernels/common/cpu_float.h"
 #include "kernels/common/dispatch.h"
@@ -71,7 +71,7 @@ void ForwardRow(const ForwardCall& f, int64_t row) {
     AddProducts(values, values, n, lanes);
   }
   const float mean = SumLanes(lanes) / static_cast<float>(f.norm.hidden);
-  const float rstd = 1.0f / sqrtf(mean + f.norm.eps);
+  const float rstd = 1.0f / std::sqrt(mean + f.norm.eps);
   if (!IsAbsent(f.rstd)) static_cast<float*>(f.rstd.data)[row] = rstd;
 
   float weight[kBlock];

@@ -77,6 +77,7 @@ const FbKernel* Table() {
 }  // namespace
 }  // namespace fuseboard::swiglu
 
-extern "C" __attribute__((visibility("default"))) const FbKernel* fb_get_kernel() {
+extern "C" __attribute__((visibility("default"))) const FbKernel*
+fb_get_kernel() {  // NOLINT(readability-identifier-naming): C.
   return fuseboard::swiglu::Table();
 }

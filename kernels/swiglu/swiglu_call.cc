@@ -1,5 +1,8 @@
 #include "kernels/swiglu/swiglu_call.h"
 
+#include <array>
+#include <span>
+
 namespace fuseboard::swiglu {
 namespace {
 
@@ -9,8 +12,9 @@ const char* CheckParams(const FbCall& call) {
   return Reject("round_activation: want 0 or 1, got %d", params.round_activation);
 }
 
-const char* Check(const FbCall& call, const char* const* input_names,
-                  const char* const* output_names, bool optional_outputs) {
+// REQUIRES: the call has as many inputs and outputs as there are names.
+const char* Check(const FbCall& call, std::span<const char* const> input_names,
+                  std::span<const char* const> output_names, bool optional_outputs) {
   if (const char* why = CheckParams(call)) return why;
   const FbTensor& first = call.inputs[0];
   if (first.ndim != 2) {
@@ -19,12 +23,12 @@ const char* Check(const FbCall& call, const char* const* input_names,
   if (const char* why = CheckFloatDType(input_names[0], first)) return why;
   const int64_t rows = first.shape[0];
   const int64_t cols = first.shape[1];
-  for (int32_t i = 0; i < call.num_inputs; ++i) {
+  for (size_t i = 0; i < input_names.size(); ++i) {
     const FbTensor& input = call.inputs[i];
     if (const char* why = CheckMatrix(call, input_names[i], input, rows, cols)) return why;
     if (const char* why = CheckDType(input_names[i], input, first.dtype)) return why;
   }
-  for (int32_t i = 0; i < call.num_outputs; ++i) {
+  for (size_t i = 0; i < output_names.size(); ++i) {
     const FbTensor& output = call.outputs[i];
     if (optional_outputs && IsAbsent(output)) continue;
     if (const char* why = CheckOutputMatrix(call, output_names[i], output, rows, cols)) return why;
@@ -36,15 +40,15 @@ const char* Check(const FbCall& call, const char* const* input_names,
 }  // namespace
 
 const char* RejectForward(const FbCall* call, int32_t device_type) {
-  constexpr const char* kInputs[] = {"gate", "up"};
-  constexpr const char* kOutputs[] = {"out"};
+  constexpr std::array kInputs = {"gate", "up"};
+  constexpr std::array kOutputs = {"out"};
   if (const char* why = CheckCall(call, device_type, 2, 1, sizeof(FbSwigluParams))) return why;
   return Check(*call, kInputs, kOutputs, /*optional_outputs=*/false);
 }
 
 const char* RejectBackward(const FbCall* call, int32_t device_type) {
-  constexpr const char* kInputs[] = {"dout", "gate", "up"};
-  constexpr const char* kOutputs[] = {"dgate", "dup"};
+  constexpr std::array kInputs = {"dout", "gate", "up"};
+  constexpr std::array kOutputs = {"dgate", "dup"};
   if (const char* why = CheckCall(call, device_type, 3, 2, sizeof(FbSwigluParams))) return why;
   return Check(*call, kInputs, kOutputs, /*optional_outputs=*/true);
 }

@@ -12,6 +12,7 @@ from fuseboard import _cupti
 from fuseboard._cupti import Code, CuptiSource, open_library
 from fuseboard._measure import Method, Variant
 from fuseboard._profile import measure_window
+from fuseboard._sources import SourceError
 
 pytestmark = pytest.mark.gpu
 
@@ -136,17 +137,18 @@ def test_a_measured_step_has_launches_time_and_memory(vector):
 # Last: a Kineto that keeps CUPTI once it profiled would make the tests above busy.
 
 
-def test_a_torch_profiler_that_starts_inside_our_window_gets_its_trace(library, vector):
+def test_a_torch_profiler_that_starts_inside_our_window_is_survived_and_noticed(library, vector):
     source = CuptiSource(library)
     if library.check()[0] is not Code.OK:
         pytest.skip("this Kineto keeps CUPTI for the life of the process")
     torch.cuda.synchronize()
     source.start()
     source.mark(0)
-    vector.add_(1)
-    assert gpu_events_of_torch(vector) >= 20
+    gpu_events_of_torch(vector)  # 0 on CUDA 13.0: activity state is global. Hence short windows.
     torch.cuda.synchronize()
-    source.stop()  # Either busy or short of records: never a crash.
+    with pytest.raises(SourceError):  # Its records went to the other client: an error, not a zero.
+        source.stop()
+    assert gpu_events_of_torch(vector) >= 20, "torch's profiler works again after our window"
 
 
 def test_torchs_profiler_keeps_its_gpu_events_before_and_after_our_windows(library, vector):

@@ -62,9 +62,7 @@ def test_fused_loss_stays_within_twice_the_spread_of_two_native_variants() -> No
     math, flash = losses(False, "math"), losses(False, "flash")
     fused = losses(True, "flash")
     spread = max(abs(a - b) for a, b in zip(math, flash, strict=True))
-    distance = max(
-        min(abs(f - a), abs(f - b)) for f, a, b in zip(fused, math, flash, strict=True)
-    )
+    distance = max(min(abs(f - a), abs(f - b)) for f, a, b in zip(fused, math, flash, strict=True))
     assert fused[-1] < 0.7 * fused[0], "the model must learn for the comparison to mean anything"
     assert distance <= 2 * spread, f"fused is {distance:.4f} off, native variants {spread:.4f}"
 

@@ -25,7 +25,7 @@
 namespace fuseboard::testing {
 
 // The table of a library, mapped for the rest of the process. Errors: exits with what dlopen says.
-const FbKernel& OpenKernel(const std::string& operation);
+const FbKernel& OpenKernel(const char* operation);
 
 // Instantiates a TEST_P suite whose parameter is an FbDeviceType.
 #if defined(FB_HAVE_CUDA)

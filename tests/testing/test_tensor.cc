@@ -167,15 +167,30 @@ FbTensor TestTensor::View(void* base, int32_t device_type) const {
 
 void TestTensor::Poison(uint8_t byte) { std::fill(image_.begin(), image_.end(), byte); }
 
-int64_t TestTensor::CountTouchedGuards(uint8_t byte) const {
-  std::vector<bool> element(image_.size());
+bool TestTensor::HasBitsOf(const TestTensor& other) const {
+  const auto bytes = static_cast<size_t>(DTypeBytes(dtype_));
   for (int64_t r = 0; r < rows(); ++r) {
     for (int64_t c = 0; c < cols(); ++c) {
-      std::fill_n(element.begin() + ByteOf(r, c), DTypeBytes(dtype_), true);
+      const int64_t at = ByteOf(r, c);
+      if (std::memcmp(image_.data() + at, other.image_.data() + at, bytes) != 0) return false;
     }
   }
+  return true;
+}
+
+int64_t TestTensor::CountTouchedGuards(uint8_t byte) const {
+  std::vector<uint8_t> expected = image_;
+  std::fill(expected.begin(), expected.end(), byte);
+  const int64_t bytes = DTypeBytes(dtype_);
+  for (int64_t r = 0; r < rows(); ++r) {
+    for (int64_t c = 0; c < cols(); ++c) {
+      const int64_t at = ByteOf(r, c);
+      std::memcpy(expected.data() + at, image_.data() + at, static_cast<size_t>(bytes));
+    }
+  }
+  if (expected == image_) return 0;
   int64_t touched = 0;
-  for (size_t i = 0; i < image_.size(); ++i) touched += !element[i] && image_[i] != byte ? 1 : 0;
+  for (size_t i = 0; i < image_.size(); ++i) touched += image_[i] != expected[i] ? 1 : 0;
   return touched;
 }
 

@@ -49,6 +49,9 @@ class TestTensor {
   std::vector<uint8_t>& image() { return image_; }
   const std::vector<uint8_t>& image() const { return image_; }
 
+  // Whether all elements have the bits of the other's, which has the same shape and layout.
+  bool HasBitsOf(const TestTensor& other) const;
+
   // Sets every byte.
   void Poison(uint8_t byte);
   // The number of bytes outside the elements that are not `byte`: 0 if nothing was written there.

@@ -81,6 +81,8 @@ def canonical_text(node: object, own_names: frozenset[str]) -> str:
         for name, value in ast.iter_fields(node):
             if name in _SKIPPED_FIELDS or value is None or value == []:
                 continue
+            if isinstance(node, ast.JoinedStr):  # 3.12 ends some f-strings with an empty constant.
+                value = [v for v in value if not (isinstance(v, ast.Constant) and v.value == "")]
             if isinstance(node, ast.Name) and value in own_names:
                 value = "<own>"
             fields.append(f"{name}={canonical_text(value, own_names)}")

@@ -19,7 +19,7 @@ from tests.client_py.ops.reference import (
 )
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-EVERYTHING = dict(label_smoothing=0.1, softcap=5.0, logit_scale=0.7, z_loss_scale=1e-2)
+EVERYTHING = {"label_smoothing": 0.1, "softcap": 5.0, "logit_scale": 0.7, "z_loss_scale": 1e-2}
 
 
 def targets(rows, vocab, device="cpu", ignored=0.3):
@@ -220,19 +220,16 @@ def test_divisor_may_lie_on_another_device(handle_of, device):
     assert_near(loss, cross_entropy(logits.double(), target, reduction=SUM)[0] / 12)
 
 
-def test_float64_passes_gradcheck(handle_of):
+@pytest.mark.parametrize("reduction", [NONE, MEAN, SUM])
+def test_float64_passes_gradcheck(handle_of, reduction):
     logits = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    for reduction in (NONE, MEAN, SUM):
-        assert torch.autograd.gradcheck(
-            lambda x: call_cross_entropy(
-                x, targets_fixed, reduction=reduction, z_loss_in_loss=True,
-                kernel=handle_of("cross_entropy"), **EVERYTHING,
-            )[0],
-            logits,
-        )  # fmt: skip
+    target = torch.tensor([0, 6, -100, 3, 3])
+    options = {**EVERYTHING, "z_loss_in_loss": True, "reduction": reduction}
 
+    def loss(x):
+        return call_cross_entropy(x, target, kernel=handle_of("cross_entropy"), **options)[0]
 
-targets_fixed = torch.tensor([0, 6, -100, 3, 3])
+    assert torch.autograd.gradcheck(loss, logits)
 
 
 @pytest.mark.parametrize(
@@ -245,13 +242,13 @@ targets_fixed = torch.tensor([0, 6, -100, 3, 3])
         (
             torch.ones(2, 3),
             torch.zeros(2).long(),
-            dict(class_weight=torch.ones(4)),
+            {"class_weight": torch.ones(4)},
             r"class_weight.size\(0\) is 4 but the vocabulary is 3",
         ),
-        (torch.ones(2, 3), torch.zeros(2).long(), dict(label_smoothing=1.5), "smoothing is 1.5"),
-        (torch.ones(2, 3), torch.zeros(2).long(), dict(softcap=-1.0), "softcap is -1"),
-        (torch.ones(2, 3), torch.zeros(2).long(), dict(logit_scale=0.0), "logit_scale is 0"),
-        (torch.ones(2, 3), torch.zeros(2).long(), dict(reduction=3), "reduction is 3"),
+        (torch.ones(2, 3), torch.zeros(2).long(), {"label_smoothing": 1.5}, "smoothing is 1.5"),
+        (torch.ones(2, 3), torch.zeros(2).long(), {"softcap": -1.0}, "softcap is -1"),
+        (torch.ones(2, 3), torch.zeros(2).long(), {"logit_scale": 0.0}, "logit_scale is 0"),
+        (torch.ones(2, 3), torch.zeros(2).long(), {"reduction": 3}, "reduction is 3"),
     ],
 )
 def test_errors_name_the_field_and_its_value(logits, target, options, message):

@@ -235,16 +235,17 @@ def test_two_runs_have_the_same_bits(handle_of, device):
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_float64_passes_gradcheck(handle_of):
+@pytest.mark.parametrize("reduction", [NONE, MEAN, SUM])
+def test_float64_passes_gradcheck(handle_of, reduction):
     tensors, target = problem(5, 4, 7, torch.float64)
-    for reduction in (NONE, MEAN, SUM):
-        assert torch.autograd.gradcheck(
-            lambda h, w, b: call_linear_cross_entropy(
-                h, w, b, target, reduction=reduction, label_smoothing=0.1, softcap=4.0,
-                chunk_bytes=1024, kernel=handle_of("cross_entropy"),
-            )[0],
-            tensors,
-        )  # fmt: skip
+    options = {"reduction": reduction, "label_smoothing": 0.1, "softcap": 4.0, "chunk_bytes": 1024}
+
+    def loss(*inputs):
+        return call_linear_cross_entropy(
+            *inputs, target, kernel=handle_of("cross_entropy"), **options
+        )[0]
+
+    assert torch.autograd.gradcheck(loss, tensors)
 
 
 def test_errors_name_the_field_and_both_values():

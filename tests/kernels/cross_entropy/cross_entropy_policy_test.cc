@@ -5,17 +5,17 @@
 namespace fuseboard::cross_entropy {
 namespace {
 
-constexpr int kSlots = 9;  // Of 8 KiB in a third of 228 KiB.
+constexpr int kSlots = 4;  // Of 16 KiB in a third of 228 KiB.
 
 static_assert(SelectPolicy(90, 32, 2, true).algorithm == Algorithm::kWarpPerRow);
 static_assert(SelectPolicy(90, 1025, 2, true).algorithm == Algorithm::kBlockPerRow);
 static_assert(SelectPolicy(90, 32000, 2, true) ==
-              Policy{Algorithm::kRing, 256, 3, 1, kSlots, 8192});
+              Policy{Algorithm::kRing, 256, 3, 1, kSlots, 16384});
 static_assert(SelectPolicy(90, 128256, 2, true) ==
-              Policy{Algorithm::kRing, 256, 3, 4, kSlots, 8192});
+              Policy{Algorithm::kRing, 256, 3, 4, kSlots, 16384});
 static_assert(SelectPolicy(90, 128256, 4, true).cluster == 8);
 static_assert(SelectPolicy(90, 262144, 2, true).cluster == 8);
-static_assert(SelectPolicy(90, 262144, 4, true) == Policy{Algorithm::kRing, 256, 1, 8, 28, 8192});
+static_assert(SelectPolicy(90, 262144, 4, true) == Policy{Algorithm::kRing, 256, 1, 8, 14, 16384});
 static_assert(SelectPolicy(80, 128256, 2, true).algorithm == Algorithm::kBlockPerRow);
 
 TEST(CrossEntropyPolicyTest, ARingHoldsItsSliceWheneverTheGradientIsTakenFromIt) {

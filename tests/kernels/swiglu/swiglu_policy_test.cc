@@ -6,8 +6,8 @@ namespace fuseboard::swiglu {
 namespace {
 
 static_assert(SelectPolicy(1792) == Policy{.threads_per_row = 256, .rows_per_block = 1});
-static_assert(SelectPolicy(16) == Policy{.threads_per_row = 8, .rows_per_block = 32});
-static_assert(TilesOf(SelectPolicy(1792), 8192, 1792).count == 4 * 8192);
+static_assert(SelectPolicy(16) == Policy{.threads_per_row = 16, .rows_per_block = 16});
+static_assert(TilesOf(SelectPolicy(1792), 8192, 1792).count == 7 * 8192);
 
 TEST(SwigluPolicyTest, TilesCoverTheMatrixAndNoMoreThanOneTileOfSlack) {
   for (int64_t runs = 1; runs <= 5000; runs += 7) {

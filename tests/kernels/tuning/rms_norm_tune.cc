@@ -142,7 +142,7 @@ void TuneForward(Device* d, int64_t rows, int64_t hidden, double copy_bytes_per_
   }
   for (const Policy& p : candidates) {
     const double us = Time(d, FB_FORWARD, p, rows, hidden);
-    const double bytes = static_cast<double>(rows * hidden * 4);
+    const auto bytes = static_cast<double>(rows * hidden * 4);
     if (us > 0)
       Print("forward", rows, hidden, p, p == chosen, 100 * bytes / us / copy_bytes_per_us);
   }
@@ -173,7 +173,7 @@ void TuneBackward(Device* d, int64_t rows, int64_t hidden, double copy_bytes_per
   }
   for (const Policy& p : candidates) {
     const double us = Time(d, FB_BACKWARD, p, rows, hidden);
-    const double bytes = static_cast<double>(rows * hidden * 6);
+    const auto bytes = static_cast<double>(rows * hidden * 6);
     if (us > 0)
       Print("backward", rows, hidden, p, p == chosen, 100 * bytes / us / copy_bytes_per_us);
   }
