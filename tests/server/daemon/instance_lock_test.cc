@@ -26,7 +26,7 @@ class InstanceLockTest : public ::testing::Test {
   InstanceLockTest() : path_(absl::StrCat(::testing::TempDir(), "/lock.", getpid())) {}
   ~InstanceLockTest() override { std::filesystem::remove(path_); }
 
-  std::string Content() const {
+  [[nodiscard]] std::string Content() const {
     std::stringstream text;
     text << std::ifstream(path_).rdbuf();
     return text.str();

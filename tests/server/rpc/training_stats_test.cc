@@ -14,8 +14,9 @@ v1::ReportProgressRequest Progress(const std::string& instance, int64_t fused,
   v1::OperationCounter* counter = progress.add_counters();
   counter->set_operation("rms_norm");
   counter->set_fused_calls(fused);
-  for (const auto& [reason, calls] : fallbacks)
+  for (const auto& [reason, calls] : fallbacks) {
     (*counter->mutable_fallback_calls())[reason] = calls;
+  }
   return progress;
 }
 
