@@ -126,21 +126,20 @@ Tensor BackwardMeta(const Tensor& /*dloss*/, const Tensor& logits, const Tensor&
 
 class CrossEntropyNode final
     : public SavedNode<
-          5, std::tuple<int64_t, double, double, double, double, bool, int64_t, int64_t>> {
+          CrossEntropyNode, 5, 1,
+          std::tuple<int64_t, double, double, double, double, bool, int64_t, int64_t>> {
  public:
   std::string name() const override { return "FuseboardCrossEntropyBackward"; }
 
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    if (!grads[0].defined() || !task_should_compute_output(0)) return variable_list(1);
+  static variable_list Compute(const Inputs& inputs) {
+    if (!inputs.needs[0]) return variable_list(1);
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("fuseboard::cross_entropy_backward", "")
                                .typed<decltype(Backward)>();
+    const auto& [logits, target, class_weight, lse, inverse_divisor] = inputs.saved;
     const auto& [ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
-                 reduction, kernel] = attributes();
-    const Tensor logits = Unpack(0);
-    const BackwardGuard guard;
-    return {op.call(grads[0], logits, Unpack(1), UnpackOptional(2), Unpack(3), Unpack(4),
+                 reduction, kernel] = inputs.attributes;
+    return {op.call(inputs.grad, logits, target, OptionalOf(class_weight), lse, inverse_divisor,
                     ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,
                     z_loss_in_loss, reduction, kernel)};
   }

@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include "kernels/torch/fused_linear_cross_entropy.h"
 #include "kernels/torch/scale_gradients.h"
@@ -15,28 +14,29 @@ using OptionalTensor = std::optional<Tensor>;
 constexpr char kNodeName[] = "FuseboardFusedLinearCrossEntropyBackward";
 
 // The forward made the gradients: scale them.
-class ScaledGradientsNode final : public SavedNode<3, std::tuple<>> {
+class ScaledGradientsNode final : public SavedNode<ScaledGradientsNode, 3, 3, std::tuple<>> {
  public:
   std::string name() const override { return kNodeName; }
 
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    variable_list result(3);
-    if (!grads[0].defined()) return result;
+  static variable_list Compute(const Inputs& inputs) {
     std::vector<Tensor> needed;
-    for (size_t i = 0; i < result.size(); ++i) {
-      if (task_should_compute_output(i)) needed.push_back(Unpack(i));
+    for (size_t i = 0; i < inputs.needs.size(); ++i) {
+      if (inputs.needs[i]) needed.push_back(inputs.saved[i]);
     }
     {
       const c10::AutoGradMode no_grad(false);
-      // What this node saved is nobody else's, and nobody asks again unless the graph is kept.
-      ScaleGradients(needed, grads[0],
-                     /*in_place=*/!torch::autograd::get_current_graph_task_keep_graph());
+      ScaleGradients(needed, inputs.grad, inputs.may_overwrite_saved);
     }
+    variable_list result(inputs.needs.size());
     auto next = needed.begin();
     for (size_t i = 0; i < result.size(); ++i) {
-      if (task_should_compute_output(i)) result[i] = *next++;
+      if (inputs.needs[i]) result[i] = std::move(*next++);
     }
+    return result;
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    variable_list result = SavedNode::apply(std::move(grads));
     if (c10::GradMode::is_enabled()) RefuseSecondDerivative(result);
     return result;
   }
@@ -54,15 +54,13 @@ class ScaledGradientsNode final : public SavedNode<3, std::tuple<>> {
 };
 
 // The forward kept the log-sum-exp only: compute the logits again.
-class RecomputeNode final
-    : public SavedNode<7, std::tuple<int64_t, double, double, double, double, bool, int64_t,
-                                     int64_t, int64_t, int64_t>> {
+class RecomputeNode final : public SavedNode<RecomputeNode, 7, 3,
+                                             std::tuple<int64_t, double, double, double, double,
+                                                        bool, int64_t, int64_t, int64_t, int64_t>> {
  public:
   std::string name() const override { return kNodeName; }
 
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    if (!grads[0].defined()) return variable_list(3);
+  static variable_list Compute(const Inputs& inputs) {
     static const auto op =
         c10::Dispatcher::singleton()
             .findSchemaOrThrow("fuseboard::fused_linear_cross_entropy_backward", "")
@@ -70,16 +68,13 @@ class RecomputeNode final
                 const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
                 const OptionalTensor&, const Tensor&, const Tensor&, int64_t, double, double,
                 double, double, bool, int64_t, int64_t, int64_t, bool, bool, bool, int64_t)>();
+    const auto& [hidden, weight, bias, target, class_weight, lse, inverse_divisor] = inputs.saved;
+    const auto& [need_dhidden, need_dweight, need_dbias] = inputs.needs;
     const auto& [ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
-                 reduction, dweight_dtype, chunk_bytes, kernel] = attributes();
-    const bool need_dhidden = task_should_compute_output(0);
-    const bool need_dweight = task_should_compute_output(1);
-    const bool need_dbias = task_should_compute_output(2);
-    const Tensor hidden = Unpack(0);
-    const BackwardGuard guard;
+                 reduction, dweight_dtype, chunk_bytes, kernel] = inputs.attributes;
     auto [dhidden, dweight, dbias] =
-        op.call(grads[0], hidden, Unpack(1), UnpackOptional(2), Unpack(3), UnpackOptional(4),
-                Unpack(5), Unpack(6), ignore_index, label_smoothing, softcap, logit_scale,
+        op.call(inputs.grad, hidden, weight, OptionalOf(bias), target, OptionalOf(class_weight),
+                lse, inverse_divisor, ignore_index, label_smoothing, softcap, logit_scale,
                 z_loss_scale, z_loss_in_loss, reduction, dweight_dtype, chunk_bytes, need_dhidden,
                 need_dweight, need_dbias, kernel);
     return {need_dhidden ? std::move(dhidden) : Tensor(),

@@ -26,7 +26,7 @@ KernelCall::KernelCall(Operation operation, int64_t kernel, FbPhase phase, c10::
   if (device.is_cuda()) {
     const DeviceFacts facts = FactsOf(device);
     call_.device_type = FB_CUDA;
-    call_.device_index = device.index();
+    call_.device_index = int32_t{device.index()};
     call_.sm = facts.sm;
     call_.sm_count = facts.sm_count;
     call_.stream = CurrentStream(device);
@@ -52,8 +52,9 @@ void KernelCall::Outputs(std::initializer_list<FbTensor> tensors) {
 }
 
 const char* KernelCall::Run(const void* params) {
-  if (entry_.launch == nullptr)
+  if (entry_.launch == nullptr) {
     return "the kernel library has no version for this device and phase";
+  }
   call_.params = params;
   if (const char* reason = entry_.reject_reason(&call_)) return reason;
   at::Tensor workspace;

@@ -25,7 +25,7 @@ class OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  int fd() const { return fd_; }
+  [[nodiscard]] int Descriptor() const { return fd_; }
   // Leaves the descriptor open for the life of the process.
   void Keep() { fd_ = -1; }
 
@@ -73,7 +73,7 @@ KernelTable& KernelTable::Instance() {
 int64_t KernelTable::Load(const std::string& path) {
   OpenFile file(path);
   struct stat status = {};
-  TORCH_CHECK(fstat(file.fd(), &status) == 0, "kernel library ", path,
+  TORCH_CHECK(fstat(file.Descriptor(), &status) == 0, "kernel library ", path,
               " cannot be examined: ", std::strerror(errno));
   const std::lock_guard lock(mutex_);
   const int64_t size = size_.load(std::memory_order_relaxed);
@@ -82,7 +82,7 @@ int64_t KernelTable::Load(const std::string& path) {
     if (kernel.device == status.st_dev && kernel.inode == status.st_ino) return i;
   }
   TORCH_CHECK(size < kCapacity, "kernel table is full with ", size, " libraries");
-  void* library = Map(path, file.fd());
+  void* library = Map(path, file.Descriptor());
   // From here on the name is in use, even if the library turns out to be of no use.
   file.Keep();
   const FbKernel* table = TableOf(path, library);

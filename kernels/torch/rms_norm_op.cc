@@ -134,22 +134,19 @@ TensorPair CallForward(const Tensor& x, const OptionalTensor& weight, double eps
   return op.call(x, weight, eps, offset, casting, kernel);
 }
 
-class RmsNormNode final : public SavedNode<3, std::tuple<double, double, int64_t, int64_t>> {
+class RmsNormNode final
+    : public SavedNode<RmsNormNode, 3, 2, std::tuple<double, double, int64_t, int64_t>> {
  public:
   std::string name() const override { return "FuseboardRmsNormBackward"; }
 
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    if (!grads[0].defined()) return variable_list(2);
+  static variable_list Compute(const Inputs& inputs) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("fuseboard::rms_norm_backward", "")
                                .typed<decltype(Backward)>();
-    const auto& [eps, offset, casting, kernel] = attributes();
-    const bool need_dx = task_should_compute_output(0);
-    const bool need_dweight = task_should_compute_output(1);
-    const Tensor x = Unpack(0);
-    const BackwardGuard guard;
-    auto [dx, dweight] = op.call(grads[0], x, UnpackOptional(1), Unpack(2), eps, offset, casting,
+    const auto& [x, weight, rstd] = inputs.saved;
+    const auto& [need_dx, need_dweight] = inputs.needs;
+    const auto& [eps, offset, casting, kernel] = inputs.attributes;
+    auto [dx, dweight] = op.call(inputs.grad, x, OptionalOf(weight), rstd, eps, offset, casting,
                                  need_dx, need_dweight, kernel);
     return {need_dx ? std::move(dx) : Tensor(), need_dweight ? std::move(dweight) : Tensor()};
   }

@@ -148,23 +148,19 @@ Tensor CallForward(const Tensor& gate, const Tensor& up, bool round_activation, 
   return op.call(gate, up, round_activation, kernel);
 }
 
-class SwigluNode final : public SavedNode<2, std::tuple<bool, int64_t>> {
+class SwigluNode final : public SavedNode<SwigluNode, 2, 2, std::tuple<bool, int64_t>> {
  public:
   std::string name() const override { return "FuseboardSwigluBackward"; }
 
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    if (!grads[0].defined()) return variable_list(2);
+  static variable_list Compute(const Inputs& inputs) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("fuseboard::swiglu_backward", "")
                                .typed<decltype(Backward)>();
-    const auto& [round_activation, kernel] = attributes();
-    const bool need_dgate = task_should_compute_output(0);
-    const bool need_dup = task_should_compute_output(1);
-    const Tensor gate = Unpack(0);
-    const Tensor up = Unpack(1);
-    const BackwardGuard guard;
-    auto [dgate, dup] = op.call(grads[0], gate, up, round_activation, need_dgate, need_dup, kernel);
+    const auto& [gate, up] = inputs.saved;
+    const auto& [need_dgate, need_dup] = inputs.needs;
+    const auto& [round_activation, kernel] = inputs.attributes;
+    auto [dgate, dup] =
+        op.call(inputs.grad, gate, up, round_activation, need_dgate, need_dup, kernel);
     return {need_dgate ? std::move(dgate) : Tensor(), need_dup ? std::move(dup) : Tensor()};
   }
 };
