@@ -69,7 +69,7 @@ typedef struct {
   int32_t sm_count;      // CUDA: number of multiprocessors. 0 on the CPU.
   int32_t num_inputs;
   int32_t num_outputs;
-  int32_t num_threads;      // CPU: how many threads `parallel_for` may use at most, at least 1.
+  int32_t num_threads;  // CPU: how many threads `parallel_for` may use at most, at least 1.
   const FbTensor* inputs;
   const FbTensor* outputs;  // The views are const; the memory they point to is written.
   const void* params;       // The operation's parameter struct.

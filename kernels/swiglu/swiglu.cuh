@@ -93,7 +93,8 @@ __device__ __forceinline__ void StoreRun(const Runs<T, kLanes, Function<T>::kInp
 // blockDim = (threads per row, rows per block); see Tiles. REQUIRES: kLanes divides cols, and rows
 // are aligned to runs.
 template <template <typename> typename Function, typename T, int kLanes>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm) SwigluKernel(const Call call, Tiles tiles) {
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm)
+    SwigluKernel(const Call call, Tiles tiles) {
   constexpr int kInputs = Function<T>::kInputs;
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const int64_t row_tile = tiles.per_row == tiles.count ? 0 : tile / tiles.per_row;

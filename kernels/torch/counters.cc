@@ -1,7 +1,7 @@
 #include "kernels/torch/counters.h"
 
 #include <cstdio>
-#include <sstream>
+#include <string>
 #include <string_view>
 
 namespace fuseboard::torch_binding {
@@ -42,21 +42,23 @@ void Counters::AddFallback(Operation operation, const char* reason) {
   ++found->second;
 }
 
+// NOTE: no iostreams in this library. Built with GCC 13 and loaded beside grpcio's own runtime, an
+// ostringstream here ended the process (segmentation fault in a locale facet).
 std::string Counters::ToJson() const {
-  std::ostringstream json;
+  std::string json = "{";
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < kOperationNames.size(); ++i) {
-    json << (i == 0 ? "{" : ", ") << Quoted(kOperationNames[i])
-         << ": {\"fused\": " << fused_[i].load() << ", \"fallback\": {";
+    if (i > 0) json += ", ";
+    json += Quoted(kOperationNames[i]) + ": {\"fused\": " + std::to_string(fused_[i].load()) +
+            ", \"fallback\": {";
     const char* separator = "";
     for (const auto& [reason, count] : fallback_[i]) {
-      json << separator << Quoted(reason) << ": " << count;
+      json += separator + Quoted(reason) + ": " + std::to_string(count);
       separator = ", ";
     }
-    json << "}}";
+    json += "}}";
   }
-  json << "}";
-  return json.str();
+  return json + "}";
 }
 
 }  // namespace fuseboard::torch_binding

@@ -55,7 +55,8 @@ class LibraryRegistry {
   absl::flat_hash_map<std::string, std::string> digests_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What is wrong with the manifest itself; empty if nothing is. `stem` is its file's name, less "lib".
+// What is wrong with the manifest itself; empty if nothing is. `stem` is its file's name, less
+// "lib".
 std::string ManifestError(const v1::Manifest& manifest, absl::string_view stem);
 
 }  // namespace fuseboard
