@@ -36,8 +36,8 @@ const char* Reject(const char* format, ...) {
   thread_local char message[kMessageBytes];
   va_list args;
   va_start(args, format);
-  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang 14 misses va_start of the line
-  // above.
+  // clang 14 misses the va_start of the line above.
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized)
   vsnprintf(message, sizeof(message), format, args);
   va_end(args);
   return message;

@@ -10,7 +10,6 @@ namespace fuseboard::rms_norm {
 namespace {
 
 using testing::DeviceMemory;
-using testing::KernelCall;
 using testing::TestTensor;
 
 constexpr int64_t kHidden = 4096;
@@ -95,8 +94,9 @@ Results RunEnds(int64_t rows) {
   results.middle.insert(results.middle.end(), middle.begin(), middle.end());
   TestTensor host(FB_BF16, {kHidden});
   dweight.CopyTo(host.View(host.image().data(), FB_CPU).data, kRowBytes);
-  for (int64_t i = 0; i < kHidden; ++i)
+  for (int64_t i = 0; i < kHidden; ++i) {
     results.dweight.push_back(static_cast<float>(host.At(0, i)));
+  }
   return results;
 }
 

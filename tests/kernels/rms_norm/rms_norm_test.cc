@@ -277,8 +277,9 @@ TEST_P(RmsNormTest, RowsAreCountedBeyondSixteenBits) {
     KernelCall all = ForwardCall(c, &params);
     // Cheap to fill: rows of ones, and a last one that tells.
     all.inputs[0].Poison(0);
-    for (int64_t i = 0; i < c.hidden; ++i)
+    for (int64_t i = 0; i < c.hidden; ++i) {
       all.inputs[0].Set(rows - 1, i, 1.0 + static_cast<double>(i));
+    }
     Case one = c;
     one.rows = 1;
     KernelCall last = ForwardCall(one, &params);

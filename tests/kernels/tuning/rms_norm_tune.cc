@@ -143,8 +143,9 @@ void TuneForward(Device* d, int64_t rows, int64_t hidden, double copy_bytes_per_
   for (const Policy& p : candidates) {
     const double us = Time(d, FB_FORWARD, p, rows, hidden);
     const auto bytes = static_cast<double>(rows * hidden * 4);
-    if (us > 0)
+    if (us > 0) {
       Print("forward", rows, hidden, p, p == chosen, 100 * bytes / us / copy_bytes_per_us);
+    }
   }
 }
 
@@ -174,8 +175,9 @@ void TuneBackward(Device* d, int64_t rows, int64_t hidden, double copy_bytes_per
   for (const Policy& p : candidates) {
     const double us = Time(d, FB_BACKWARD, p, rows, hidden);
     const auto bytes = static_cast<double>(rows * hidden * 6);
-    if (us > 0)
+    if (us > 0) {
       Print("backward", rows, hidden, p, p == chosen, 100 * bytes / us / copy_bytes_per_us);
+    }
   }
 }
 
