@@ -73,16 +73,16 @@ class Block {
   }
 
  private:
-  at::Tensor Poison(at::Tensor row_values) const {
+  [[nodiscard]] at::Tensor Poison(const at::Tensor& row_values) const {
     return row_values.masked_fill_(wrong_, std::numeric_limits<double>::quiet_NaN());
   }
 
-  at::Tensor TargetWeight() const {
+  [[nodiscard]] at::Tensor TargetWeight() const {
     return target_weight_.defined() ? target_weight_ : at::ones_like(lse_);
   }
 
   // (s / vocab) * sum_c w_c * (lse - z_c)
-  at::Tensor SmoothingLoss() const {
+  [[nodiscard]] at::Tensor SmoothingLoss() const {
     const double share = options_.label_smoothing / static_cast<double>(vocab_);
     if (!rows_.class_weight.defined()) {
       return lse_.mul(static_cast<double>(vocab_)).sub_(z_.sum(1)).mul_(share);
@@ -91,7 +91,7 @@ class Block {
   }
 
   // What multiplies the probabilities in the gradient.
-  at::Tensor ProbabilityFactor() const {
+  [[nodiscard]] at::Tensor ProbabilityFactor() const {
     at::Tensor factor = TargetWeight().mul(1 - options_.label_smoothing);
     if (options_.label_smoothing > 0) {
       if (rows_.class_weight.defined()) {

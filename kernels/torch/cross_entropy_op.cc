@@ -24,7 +24,7 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-constexpr char kName[] = "cross_entropy";
+constexpr const char* kName = "cross_entropy";
 
 void Check(const Tensor& logits, const Tensor& target, const OptionalTensor& class_weight,
            const CrossEntropyOptions& options) {

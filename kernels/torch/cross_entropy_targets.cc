@@ -64,7 +64,7 @@ at::Tensor Reduce(const at::Tensor& row_values, const at::Tensor& inverse_diviso
 
 at::Tensor RowScale(const at::Tensor& dloss, const at::Tensor& inverse_divisor, int64_t reduction,
                     int64_t rows, at::ScalarType dtype) {
-  const at::Tensor scale = dloss.to(dtype);
+  at::Tensor scale = dloss.to(dtype);
   if (reduction == kReduceNone) return scale;
   return (reduction == kReduceMean ? scale.mul(inverse_divisor) : scale).expand({rows});
 }

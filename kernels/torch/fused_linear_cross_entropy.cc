@@ -89,8 +89,9 @@ class ChunkedHead {
       rows_.Put(dhidden_, begin, at::mm(dlogits, inputs_.weight));
     }
     if (dweight_.has_value()) dweight_->Add(dlogits, hidden);
-    if (dbias_.defined())
+    if (dbias_.defined()) {
       dbias_.add_(at::sum(dlogits, {0}, /*keepdim=*/false, dbias_.scalar_type()));
+    }
   }
 
   const LinearLossInputs& inputs_;

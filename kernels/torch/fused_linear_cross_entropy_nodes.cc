@@ -11,7 +11,7 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-constexpr char kNodeName[] = "FuseboardFusedLinearCrossEntropyBackward";
+constexpr const char* kNodeName = "FuseboardFusedLinearCrossEntropyBackward";
 
 // The forward made the gradients: scale them.
 class ScaledGradientsNode final : public SavedNode<ScaledGradientsNode, 3, 3, std::tuple<>> {

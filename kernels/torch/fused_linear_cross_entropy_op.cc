@@ -19,7 +19,7 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-constexpr char kName[] = "fused_linear_cross_entropy";
+constexpr const char* kName = "fused_linear_cross_entropy";
 
 void CheckSameType(const char* name, const Tensor& tensor, const Tensor& hidden) {
   TORCH_CHECK(tensor.scalar_type() == hidden.scalar_type(), kName, ": hidden has dtype ",
