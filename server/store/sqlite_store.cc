@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const Options& op
   return store;
 }
 
-absl::Status SqliteStore::Initialise() {
+absl::StatusOr<int64_t> SqliteStore::CheckFile() {
   sqlite3* const connection = connection_.get();
   const std::string& path = options_.path;
   // quick_check skips only the comparison of indexes with tables; these tables have no index.
@@ -98,25 +98,36 @@ absl::Status SqliteStore::Initialise() {
   if (!checked || check.Text(0) != "ok") {
     return SqliteStatus(SQLITE_CORRUPT, path, checked ? check.Text(0) : "no answer");
   }
-  FB_RETURN_IF_ERROR(check.Run());
-  FB_RETURN_IF_ERROR(RunSql(connection, path,
-                            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-                            "BEGIN IMMEDIATE"));
-  FB_ASSIGN_OR_RETURN(SqliteStatement version,
-                      SqliteStatement::Prepare(connection, path, "PRAGMA user_version"));
-  FB_ASSIGN_OR_RETURN(const bool has_version, version.Step());
-  const int64_t found = has_version ? version.Integer(0) : 0;
-  FB_RETURN_IF_ERROR(version.Run());
-  if (found == 0) {
+  FB_ASSIGN_OR_RETURN(SqliteStatement schema,
+                      SqliteStatement::Prepare(connection, path,
+                                               "SELECT user_version, (SELECT count(*) FROM"
+                                               " sqlite_master) FROM pragma_user_version"));
+  FB_ASSIGN_OR_RETURN(const bool has_schema, schema.Step());
+  const int64_t version = has_schema ? schema.Integer(0) : 0;
+  if (version != 0 && version != kSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", path, " has schema version ", version, ", want ", kSchemaVersion));
+  }
+  if (version == 0 && has_schema && schema.Integer(1) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", path, " is of another program: it has tables and no version"));
+  }
+  return version;
+}
+
+absl::Status SqliteStore::Initialise() {
+  sqlite3* const connection = connection_.get();
+  const std::string& path = options_.path;
+  // Before anything is written: the journal's mode stands in the file, too.
+  FB_ASSIGN_OR_RETURN(const int64_t version, CheckFile());
+  FB_RETURN_IF_ERROR(
+      RunSql(connection, path, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL"));
+  if (version == 0) {
     FB_RETURN_IF_ERROR(
         RunSql(connection, path,
-               absl::StrCat(kSchema, "INSERT INTO meta VALUES ('store_id', '", RandomId(),
-                            "'); PRAGMA user_version = ", kSchemaVersion)));
-  } else if (found != kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("store ", path, " has schema version ", found, ", want ", kSchemaVersion));
+               absl::StrCat("BEGIN IMMEDIATE;", kSchema, "INSERT INTO meta VALUES ('store_id', '",
+                            RandomId(), "'); PRAGMA user_version = ", kSchemaVersion, "; COMMIT")));
   }
-  FB_RETURN_IF_ERROR(RunSql(connection, path, "COMMIT"));
   FB_ASSIGN_OR_RETURN(
       SqliteStatement id,
       SqliteStatement::Prepare(connection, path, "SELECT value FROM meta WHERE name = 'store_id'"));

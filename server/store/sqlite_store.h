@@ -4,8 +4,8 @@
 // acknowledged mutation survives SIGKILL and power loss. One connection, guarded by one mutex; that
 // no second daemon opens the same file is the caller's business (the daemon's lock file).
 //
-// A file that is damaged, or of a newer schema, is left as it is and refused by name: somebody must
-// look at it, because it may hold kills.
+// A file that is damaged, of another schema or of another program is left as it is and refused by
+// name: somebody must look at it, because it may hold kills.
 
 #ifndef SERVER_STORE_SQLITE_STORE_H_
 #define SERVER_STORE_SQLITE_STORE_H_
@@ -37,7 +37,8 @@ class SqliteStore : public ConfigStore {
 
   // Opens or creates the store and checks its integrity.
   //
-  // Errors: FailedPrecondition if the file is damaged or of another schema version, naming it;
+  // Errors: FailedPrecondition if the file is damaged, of another schema version or of
+  // another program, naming it;
   // Unavailable (STORE) if it cannot be opened or written.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const Options& options);
 
@@ -64,6 +65,8 @@ class SqliteStore : public ConfigStore {
 
   SqliteStore(Options options, std::unique_ptr<sqlite3, CloseConnection> connection);
 
+  // The schema's version, 0 for a new file, if the file is sound and may be written to.
+  absl::StatusOr<int64_t> CheckFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Initialise() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<int64_t> Mutate(const StoreChange& change, const StoreCommit& commit)
       ABSL_LOCKS_EXCLUDED(mutex_);
