@@ -31,7 +31,7 @@ bool RecoverFrom(int32_t cuda_error);
 // Raises what LibTorch raises for this cudaError_t.
 [[noreturn]] void ThrowCudaError(const char* operation, int32_t cuda_error);
 
-// An uninitialised contiguous tensor; on CUDA without the 2 us of the dispatcher.
+// An uninitialised contiguous tensor; without the way through the dispatcher.
 at::Tensor Empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device);
 
 }  // namespace fuseboard::torch_binding

@@ -18,8 +18,12 @@ inline constexpr int64_t kDefaultChunkBytes = int64_t{512} << 20;
 // GEMM tiles are 128 or 256 rows; a chunk that ends within one wastes the rest of it.
 inline constexpr int64_t kChunkRowMultiple = 256;
 
-// Up to here the rounding of dW to bf16 after each chunk stays below the rounding of the GEMM's
-// bf16 inputs; its error grows with the square root of the number of chunks.
+// Up to here dW is accumulated in the weight's dtype, which needs no fp32 copy of the weight's
+// size. What it costs: root mean square error of dW against float64, relative to eager's, bf16,
+// 4096 x 64 x 512:
+//   chunks                 1     2     4     8     16    64
+//   in bf16                1.00  1.16  1.43  1.84  2.48  4.76
+//   in fp32, any number    1.00
 inline constexpr int64_t kMaxChunksInWeightDtype = 8;
 
 struct ChunkPlan {
@@ -36,7 +40,7 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Chunks are made alike: 2100 rows at a budget of 2048 are two of 1280 and 820, not of 2048 and 52.
 constexpr ChunkPlan PlanChunks(int64_t rows, int64_t vocab, int64_t element_bytes,
                                int64_t chunk_bytes) {
-  // 64 elements keep each row on its own 128-byte line, which cuBLAS's fastest kernels need.
+  // 64 elements of 2 bytes: every row begins on a 128-byte line.
   const int64_t row_step = std::max<int64_t>(1, CeilDiv(vocab, 64)) * 64;
   const int64_t budget = chunk_bytes > 0 ? chunk_bytes : kDefaultChunkBytes;
   int64_t most = std::max<int64_t>(1, budget / (row_step * element_bytes));

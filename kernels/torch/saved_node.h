@@ -1,6 +1,7 @@
-// The autograd nodes of the operators, written by hand: torch::autograd::Function keeps its
-// attributes in a map of IValues and walks sets of tensors, which cost 6 us of host time per call
-// where this costs under 2.
+// The autograd nodes of the operators, written by hand like LibTorch's own:
+// torch::autograd::Function keeps its attributes in a map of IValues and walks sets of tensors at
+// each call. One rms_norm of 16 elements on a CPU: 8 us forward, 32 us with backward, where
+// F.rms_norm takes 19 and 94.
 
 #ifndef KERNELS_TORCH_SAVED_NODE_H_
 #define KERNELS_TORCH_SAVED_NODE_H_

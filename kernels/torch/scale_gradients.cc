@@ -20,7 +20,7 @@ bool IsTraced(const at::Tensor& tensor) {
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
 }
 
-// NOTE: a factor of 0 dimensions would be rounded to the tensor's dtype first (1/3 loses 0.1 % in
+// NOTE: a factor of 0 dimensions would be rounded to the tensor's dtype first (1/3 loses 0.2 % in
 // bf16); one of the tensor's own rank makes the product fp32.
 at::Tensor WithRankOf(const at::Tensor& tensor, const at::Tensor& factor) {
   return factor.reshape(std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 1));
