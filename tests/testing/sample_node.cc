@@ -138,7 +138,9 @@ v1::Kill MakeKill(const std::string& operation, const v1::Scope& scope) {
   return kill;
 }
 
-TemporaryFolder::TemporaryFolder() : path_(absl::StrCat(::testing::TempDir(), "/fbXXXXXX")) {
+// Normal, as all paths that the daemon tells: TempDir ends in a slash, or does not.
+TemporaryFolder::TemporaryFolder()
+    : path_((std::filesystem::path(::testing::TempDir()) / "fbXXXXXX").lexically_normal()) {
   EXPECT_NE(mkdtemp(path_.data()), nullptr) << path_;
 }
 
