@@ -217,8 +217,10 @@ def test_data_loader_workers_forked_after_patch_change_nothing(daemon: Daemon) -
 
 
 def test_a_kill_of_the_fused_loss_keeps_the_peak_memory(daemon: Daemon) -> None:
-    # 2048 tokens x 32768 x 4 bytes: full logits are 256 MiB, and native holds several of them.
-    shape = ("--steps=3", "--vocab=32768", "--batch=4", "--length=512", "--hidden=64")
+    # 4096 tokens x 65536 x 4 bytes: full logits are 1 GiB, two chunks of the default budget, and
+    # native holds several of them. Seen: fused 0.36 of native, killed 1.05 to 1.09 of fused. With
+    # logits that fit one chunk the first would be 0.69 and say little of chunking.
+    shape = ("--steps=3", "--vocab=65536", "--batch=8", "--length=512", "--hidden=64")
     peaks = {}
     for name in ("native", "fused", "killed"):
         arguments = shape if name != "native" else (*shape, "--native")
@@ -229,7 +231,7 @@ def test_a_kill_of_the_fused_loss_keeps_the_peak_memory(daemon: Daemon) -> None:
         if name == "killed":
             assert rows[-1]["running"]["fused_linear_cross_entropy"] == "COMPOSITE"
     assert peaks["killed"] <= 1.1 * peaks["fused"], peaks
-    assert peaks["fused"] < 0.7 * peaks["native"], peaks
+    assert peaks["fused"] < 0.5 * peaks["native"], peaks
 
 
 def test_opting_out_is_as_if_not_installed(daemon: Daemon) -> None:
