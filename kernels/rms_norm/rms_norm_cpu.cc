@@ -171,7 +171,8 @@ void Backward(const FbCall& call, const BackwardCall& b, float* sums) {
       }
     }
   });
-  if (sums != nullptr) SumRowBlocks(call, b, sums, blocks.count);
+  // Over no rows too, where there is no workspace: the sum of nothing is 0.
+  if (!IsAbsent(b.dweight)) SumRowBlocks(call, b, sums, blocks.count);
 }
 
 }  // namespace
