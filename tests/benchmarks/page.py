@@ -87,7 +87,7 @@ def picture(operation: str, rows: list[Mapping[str, Any]], target: pathlib.Path)
             color=colours.get(name),
         )
     axes.axhline(100, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(shapes)), shapes, fontsize=8)
+    axes.set_xticks(range(len(shapes)), [s.replace(" ", "\n", 1) for s in shapes], fontsize=8)
     axes.set_ylabel("share of the limit, %")
     axes.set_title(f"{operation}: forward + backward (higher is better)", fontsize=10)
     axes.legend(fontsize=7, ncols=2, loc="upper right", framealpha=0.9)
