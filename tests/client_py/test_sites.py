@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 from typing import Any
 
@@ -102,3 +103,21 @@ def test_eighty_layers_take_few_groups_and_little_time() -> None:
     assert len(found) < 12
     # Under 0.1 s of processor time when measured; the limit allows for a slow machine.
     assert time.process_time() - started < 5
+
+
+def test_sites_are_the_same_after_fully_shard(tmp_path: pathlib.Path) -> None:
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+
+    model = tiny_model("llama")
+    wanted = [group.site for group in discover(model)]
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", world_size=1, rank=0
+    )
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        for part in (*model.model.layers, model.model.norm, model.lm_head, model):
+            fully_shard(part, mesh=mesh)
+        assert [group.site for group in discover(model)] == wanted
+    finally:
+        distributed.destroy_process_group()

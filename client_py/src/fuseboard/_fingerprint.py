@@ -81,6 +81,15 @@ def effective_forward(module: nn.Module) -> Callable[..., Any]:
     return result
 
 
+def own_class(module: nn.Module) -> type[nn.Module]:
+    """The class as its author wrote it: fully_shard puts a subclass of its own in its place."""
+    cls = type(module)
+    if cls.__module__.startswith("torch.distributed.") and cls.forward is not nn.Module.forward:
+        index: int = getattr(cls, "_orig_cls_mro_index", 0)
+        return cls.__mro__[index]
+    return cls
+
+
 @dataclasses.dataclass(frozen=True)
 class _Seen:
     """One name that was looked up, and what it meant."""
@@ -171,7 +180,7 @@ class _Reader:
             for name in syntax.super_chains:
                 start = closure.get("__class__", cls)
                 reached["super." + name] = self._super_method(owner, start, name)
-        own = {type(owner).__name__} if owner is not None else set()
+        own = {own_class(owner).__name__} if owner is not None else set()
         own |= {c.__name__ for c in [closure.get("__class__")] if isinstance(c, type)}
         own.add(function.__name__)
         parts = {
@@ -206,7 +215,7 @@ class _Reader:
                 ) from error
             if root is not closure:
                 self.seen.append(_Seen(root, path, found))
-            if found is function or (owner is not None and found is type(owner)):
+            if found is function or (owner is not None and found is own_class(owner)):
                 continue
             try:
                 reached[".".join(path)] = self.describe(found)

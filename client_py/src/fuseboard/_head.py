@@ -22,6 +22,7 @@ from fuseboard._binding import COMPOSITE, Operators
 from fuseboard._bound import BoundForward
 from fuseboard._deferred import LossRequest, defer
 from fuseboard._errors import DeferredLogitsError
+from fuseboard._fingerprint import own_class
 from fuseboard._first_use import MAX_ROWS, FirstUse
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -33,8 +34,9 @@ _SHARDING_HOOKS = ("torch.distributed.", "deepspeed.")
 
 def head_refusal(head: nn.Module) -> str:
     """Why the logits of `head` cannot be deferred, or ""."""
-    if type(head) is not nn.Linear:
-        return f"the head is a {type(head).__module__}.{type(head).__qualname__}, not a Linear"
+    cls = own_class(head)
+    if cls is not nn.Linear:
+        return f"the head is a {cls.__module__}.{cls.__qualname__}, not a Linear"
     if head.weight.dtype not in _DTYPES:
         return f"the head's weight is {head.weight.dtype}"
     return ""

@@ -15,7 +15,12 @@ from typing import Any
 
 from torch import nn
 
-from fuseboard._fingerprint import Fingerprint, effective_forward, fingerprint_module
+from fuseboard._fingerprint import (
+    Fingerprint,
+    effective_forward,
+    fingerprint_module,
+    own_class,
+)
 from fuseboard._plan import AttributeValue, ParameterShape, Site
 
 MODULE = "module"
@@ -109,7 +114,7 @@ def output_projection(owner: nn.Module) -> nn.Module | None:
 
 
 def _describe(module: nn.Module) -> tuple[Site, nn.Module] | None:
-    cls = type(module)
+    cls = own_class(module)
     if cls.__module__.startswith("torch.") or cls.forward is nn.Module.forward:
         return None
     head = output_projection(module)
@@ -129,7 +134,7 @@ def _head_site(owner: nn.Module, head: nn.Module) -> Site | None:
     attributes = {k: v for k, v in settings.items() if _is_attribute(k, v)}
     return _site(
         LM_HEAD,
-        type(owner),
+        own_class(owner),
         fingerprint_module(owner),
         attributes,
         {"head": _class_name(head)},
@@ -178,7 +183,7 @@ def _is_attribute(name: str, value: object) -> bool:
 
 
 def _class_name(child: nn.Module) -> str:
-    return qualified_name(type(child))
+    return qualified_name(own_class(child))
 
 
 def _parameters(module: nn.Module) -> Iterator[tuple[str, ParameterShape]]:
