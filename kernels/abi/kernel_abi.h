@@ -103,6 +103,13 @@ typedef struct {
   // milliseconds; may synchronise; leaves the thread's current device as it was.
   int32_t (*prepare)(int32_t device_type, int32_t device_index);
   FbEntry entries[FB_NUM_PHASES][FB_NUM_DEVICE_TYPES];
+  // For operations whose forward makes the gradient: multiplies one in place by the upstream
+  // gradient. All pointers NULL: not implemented.
+  //   inputs  0 factor [1] f32
+  //   outputs 0 gradient [elements] f32, f16 or bf16, stride 1; each element is read, multiplied in
+  //             f32 and rounded once; no byte is written if the factor is 1
+  // `params` is not looked at.
+  FbEntry rescale[FB_NUM_DEVICE_TYPES];
 } FbKernel;
 
 // Each library exports exactly this symbol. The result has static lifetime.

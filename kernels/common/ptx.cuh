@@ -43,15 +43,6 @@ __device__ __forceinline__ uint32_t FloatsToBFloat16Word(float low, float high) 
 
 // ---- Memory ----
 
-// 16 bytes that nobody writes during the kernel and that are read once: past L1.
-__device__ __forceinline__ uint4 LoadStreaming16(const void* address) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(address));
-  return v;
-}
-
 // Starts copying 16 bytes from global to shared memory. Committed groups end in order.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));

@@ -51,8 +51,8 @@ const char* DTypeName(int32_t dtype) {
   return unknown;
 }
 
-const char* CheckCall(const FbCall* call, int32_t device_type, int32_t num_inputs,
-                      int32_t num_outputs, uint32_t params_bytes) {
+const char* CheckBareCall(const FbCall* call, int32_t device_type, int32_t num_inputs,
+                          int32_t num_outputs) {
   if (call->struct_size < sizeof(FbCall)) {
     return Reject("call: want struct_size >= %zu, got %u", sizeof(FbCall), call->struct_size);
   }
@@ -63,6 +63,12 @@ const char* CheckCall(const FbCall* call, int32_t device_type, int32_t num_input
     return Reject("call: want %d inputs and %d outputs, got %d and %d", num_inputs, num_outputs,
                   call->num_inputs, call->num_outputs);
   }
+  return nullptr;
+}
+
+const char* CheckCall(const FbCall* call, int32_t device_type, int32_t num_inputs,
+                      int32_t num_outputs, uint32_t params_bytes) {
+  if (const char* why = CheckBareCall(call, device_type, num_inputs, num_outputs)) return why;
   if (call->params == nullptr) return Reject("params: want a parameter struct, got NULL");
   const auto got = *static_cast<const uint32_t*>(call->params);
   if (got < params_bytes) {

@@ -23,6 +23,10 @@ constexpr bool IsAbsent(const FbTensor& tensor) { return tensor.ndim == -1; }
 const char* CheckCall(const FbCall* call, int32_t device_type, int32_t num_inputs,
                       int32_t num_outputs, uint32_t params_bytes);
 
+// The same for an entry that has no parameters.
+const char* CheckBareCall(const FbCall* call, int32_t device_type, int32_t num_inputs,
+                          int32_t num_outputs);
+
 // `tensor` is present, [rows, cols], on the call's device, with elements behind its pointer, and
 // columns one after the other. The row stride may be anything that is not negative.
 const char* CheckMatrix(const FbCall& call, const char* name, const FbTensor& tensor, int64_t rows,

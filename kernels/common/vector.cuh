@@ -34,6 +34,9 @@ struct Lanes {
 };
 
 // ---- Bits in memory. `address` is aligned to the run, at most to 16 bytes. ----
+//
+// NOTE: no hint to pass by L1. H200, 8192 x 14336 bf16: swiglu with ld.global.nc.L1::no_allocate
+// 0.172 ms forward and 0.288 backward, with plain loads 0.165 and 0.275.
 
 template <typename T, int kLanes>
 __device__ __forceinline__ Lanes<T, kLanes> LoadLanes(const T* address) {
@@ -54,23 +57,6 @@ __device__ __forceinline__ Lanes<T, kLanes> LoadLanes(const T* address) {
     }
   }
   return out;
-}
-
-// As LoadLanes, for global memory that the kernel never writes and reads once.
-template <typename T, int kLanes>
-__device__ __forceinline__ Lanes<T, kLanes> LoadLanesStreaming(const T* address) {
-  using L = Lanes<T, kLanes>;
-  if constexpr (L::kBytes < 16) {
-    return LoadLanes<T, kLanes>(address);
-  } else {
-    L out;
-#pragma unroll
-    for (int i = 0; i < L::kWords; i += 4) {
-      const uint4 v = LoadStreaming16(reinterpret_cast<const uint4*>(address) + i / 4);
-      out.word[i] = v.x, out.word[i + 1] = v.y, out.word[i + 2] = v.z, out.word[i + 3] = v.w;
-    }
-    return out;
-  }
 }
 
 template <typename T, int kLanes>

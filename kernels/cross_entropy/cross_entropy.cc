@@ -6,6 +6,7 @@
 #include "kernels/cross_entropy/cross_entropy_cpu.h"
 #if defined(FB_HAVE_CUDA)
 #include "kernels/common/prepare.h"
+#include "kernels/common/rescale.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #endif
 
@@ -16,7 +17,7 @@ uint64_t NoWorkspace(const FbCall* /*call*/) { return 0; }
 
 int32_t Prepare(int32_t device_type, int32_t device_index) {
 #if defined(FB_HAVE_CUDA)
-  if (device_type == FB_CUDA) return PrepareCuda(device_index, {LoadRowKernels, LoadRingKernels});
+  if (device_type == FB_CUDA) return PrepareCuda(device_index, {LoadRowKernels, LoadRingKernels, LoadRescaleKernels});
 #endif
   (void)device_type, (void)device_index;
   return 0;
@@ -53,6 +54,7 @@ FbKernel MakeKernel() {
   kernel.entries[FB_BACKWARD][FB_CUDA] = {
       [](const FbCall* call) { return BackwardRejectReason(call, FB_CUDA); },
       BackwardWorkspaceBytes, BackwardCuda};
+  kernel.rescale[FB_CUDA] = {RejectRescaleCuda, NoWorkspace, RescaleCuda};
 #endif
   return kernel;
 }

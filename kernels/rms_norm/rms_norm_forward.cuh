@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       held[p] = {};
-      if (active && pack < row_packs) held[p] = LoadLanesStreaming<X, kLanes>(x + pack * kLanes);
+      if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
     }
     Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
     if constexpr (kHoldWeight) {

@@ -92,31 +92,31 @@ __device__ __forceinline__ void StoreRun(const Runs<T, kLanes, Function<T>::kInp
 
 // blockDim = (threads per row, rows per block); see Tiles. REQUIRES: kLanes divides cols, and rows
 // are aligned to runs.
-template <template <typename> typename Function, typename T, int kLanes>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm)
-    SwigluKernel(const Call call, Tiles tiles) {
+template <template <typename> typename Function, typename T, int kLanes, typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    SwigluKernel(const __grid_constant__ Call call, Tiles tiles) {
   constexpr int kInputs = Function<T>::kInputs;
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const int64_t row_tile = tiles.per_row == tiles.count ? 0 : tile / tiles.per_row;
     const int64_t row = row_tile * blockDim.y + threadIdx.y;
     if (row >= call.rows) continue;
     const int64_t first =
-        ((tile - row_tile * tiles.per_row) * kUnroll * blockDim.x + threadIdx.x) * kLanes;
+        ((tile - row_tile * tiles.per_row) * C::kUnroll * blockDim.x + threadIdx.x) * kLanes;
     const int64_t step = int64_t{blockDim.x} * kLanes;
 
-    Runs<T, kLanes, kInputs> runs[kUnroll];
+    Runs<T, kLanes, kInputs> runs[C::kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < C::kUnroll; ++u) {
       const int64_t col = first + u * step;
       if (col >= call.cols) break;
 #pragma unroll
       for (int i = 0; i < kInputs; ++i) {
-        runs[u].in[i] = LoadLanesStreaming<T, kLanes>(static_cast<const T*>(call.in[i].base) +
-                                                      row * call.in[i].stride + col);
+        runs[u].in[i] = LoadLanes<T, kLanes>(static_cast<const T*>(call.in[i].base) +
+                                             row * call.in[i].stride + col);
       }
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < C::kUnroll; ++u) {
       const int64_t col = first + u * step;
       if (col >= call.cols) break;
       StoreRun<Function, T, kLanes>(runs[u], call, row, col);

@@ -7,6 +7,15 @@
 
 namespace fuseboard::swiglu {
 
+// What a kernel is compiled for. A type, as nvcc 13.0 cannot name a kernel with a class as
+// argument.
+template <int kThreads_, int kUnroll_, int kBlocksPerSm_>
+struct Cut {
+  static constexpr int kThreads = kThreads_;  // Of a block.
+  static constexpr int kUnroll = kUnroll_;  // Runs of one thread, loaded before the first is used.
+  static constexpr int kBlocksPerSm = kBlocksPerSm_;  // Resident, that registers are fitted to.
+};
+
 struct Policy {
   int threads_per_row;  // A power of two.
   int rows_per_block;
@@ -14,27 +23,30 @@ struct Policy {
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
 
-inline constexpr int kBlockThreads = 256;
-// Runs of one thread, loaded before the first is used, and resident blocks to fit registers to.
-// H200, 8192 x 14336 bf16, forward / forward + backward: 2 runs and 4 blocks 0.182 / 0.491 ms.
-inline constexpr int kUnroll = 1;
-inline constexpr int kBlocksPerSm = 6;
+// H200, 8192 x 14336 bf16. Forward: 64 threads 0.1653 ms, 1024 0.1654, 256 with 2 runs 0.1664. A
+// register limit below what the code wants costs most: 2 runs in 32 registers 0.256.
+using ForwardCut = Cut<64, 1, 24>;
+// Backward: 128 threads 0.2750 ms with room for 8 blocks, 0.2763 for 10, 0.2786 for 12; 256 threads
+// 0.2769, 1024 0.3023.
+using BackwardCut = Cut<128, 1, 8>;
 
 // `row_runs` is the row's length in vector accesses. Rows shorter than a block share one.
+template <typename C>
 constexpr Policy SelectPolicy(int64_t row_runs) {
   int threads = 1;
-  while (threads < kBlockThreads && int64_t{threads} * kUnroll < row_runs) threads *= 2;
-  return {.threads_per_row = threads, .rows_per_block = kBlockThreads / threads};
+  while (threads < C::kThreads && int64_t{threads} * C::kUnroll < row_runs) threads *= 2;
+  return {.threads_per_row = threads, .rows_per_block = C::kThreads / threads};
 }
 
-// A tile is what a block does at a time: rows_per_block rows by threads_per_row * kUnroll runs.
+// A tile is what a block does at a time: rows_per_block rows by threads_per_row * unroll runs.
 struct Tiles {
   int64_t per_row;
   int64_t count;
 };
 
+template <typename C>
 constexpr Tiles TilesOf(const Policy& policy, int64_t rows, int64_t row_runs) {
-  const int64_t width = int64_t{policy.threads_per_row} * kUnroll;
+  const int64_t width = int64_t{policy.threads_per_row} * C::kUnroll;
   const int64_t per_row = (row_runs + width - 1) / width;
   return {per_row, per_row * ((rows + policy.rows_per_block - 1) / policy.rows_per_block)};
 }

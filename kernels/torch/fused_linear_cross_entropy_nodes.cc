@@ -14,7 +14,7 @@ using OptionalTensor = std::optional<Tensor>;
 constexpr const char* kNodeName = "FuseboardFusedLinearCrossEntropyBackward";
 
 // The forward made the gradients: scale them.
-class ScaledGradientsNode final : public SavedNode<ScaledGradientsNode, 3, 3, std::tuple<>> {
+class ScaledGradientsNode final : public SavedNode<ScaledGradientsNode, 3, 3, std::tuple<int64_t>> {
  public:
   std::string name() const override { return kNodeName; }
 
@@ -25,7 +25,8 @@ class ScaledGradientsNode final : public SavedNode<ScaledGradientsNode, 3, 3, st
     }
     {
       const c10::AutoGradMode no_grad(false);
-      ScaleGradients(needed, inputs.grad, inputs.may_overwrite_saved);
+      ScaleGradients(needed, inputs.grad, inputs.may_overwrite_saved,
+                     std::get<0>(inputs.attributes));
     }
     variable_list result(inputs.needs.size());
     auto next = needed.begin();
@@ -104,6 +105,7 @@ void RecordLinearLoss(const LinearLossForwardResult& result, const Tensor& hidde
   const auto& [loss, z_loss, lse, inverse_divisor, dhidden, dweight, dbias] = result;
   if (HasGradientInForward(hidden.scalar_type(), attributes.reduction)) {
     const auto node = NewNode<ScaledGradientsNode>(hidden, weight, bias);
+    node->SetAttributes({attributes.kernel});
     if (hidden.requires_grad()) node->Save(0, dhidden);
     if (weight.requires_grad()) node->Save(1, dweight);
     if (bias.has_value() && bias->requires_grad()) node->Save(2, dbias);

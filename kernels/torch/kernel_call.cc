@@ -1,6 +1,7 @@
 #include "kernels/torch/kernel_call.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -18,9 +19,14 @@ void ParallelFor(void* /*pool*/, int64_t begin, int64_t end, int64_t grain, FbRa
 }  // namespace
 
 KernelCall::KernelCall(Operation operation, int64_t kernel, FbPhase phase, c10::Device device)
-    : kernel_(KernelTable::Instance().Find(kernel, operation)),
-      entry_(kernel_.table->entries[phase][device.is_cuda() ? FB_CUDA : FB_CPU]),
-      device_(device) {
+    : KernelCall(KernelTable::Instance().Find(kernel, operation), phase, device) {}
+
+KernelCall::KernelCall(const LoadedKernel& kernel, FbPhase phase, c10::Device device)
+    : KernelCall(kernel, kernel.table->entries[phase][device.is_cuda() ? FB_CUDA : FB_CPU],
+                 device) {}
+
+KernelCall::KernelCall(const LoadedKernel& kernel, const FbEntry& entry, c10::Device device)
+    : kernel_(kernel), entry_(entry), device_(device) {
   call_.struct_size = sizeof(FbCall);
   call_.num_threads = 1;
   if (device.is_cuda()) {
@@ -59,7 +65,11 @@ const char* KernelCall::Run(const void* params) {
   if (const char* reason = entry_.reject_reason(&call_)) return reason;
   at::Tensor workspace;
   if (const uint64_t bytes = entry_.workspace_bytes(&call_); bytes > 0) {
-    workspace = Empty({static_cast<int64_t>(bytes)}, at::kByte, device_);
+    try {
+      workspace = Empty({static_cast<int64_t>(bytes)}, at::kByte, device_);
+    } catch (const c10::OutOfMemoryError&) {
+      return "no memory for the kernel's workspace";
+    }
   }
   const int32_t error = entry_.launch(&call_, workspace.defined() ? workspace.data_ptr() : nullptr);
   if (error == 0) return nullptr;

@@ -30,6 +30,9 @@ class KernelCall {
   // Errors: c10::Error if `kernel` is no handle, or one of another operation.
   KernelCall(Operation operation, int64_t kernel, FbPhase phase, c10::Device device);
 
+  // Another entry of the library's table. `entry` is of `kernel`.
+  KernelCall(const LoadedKernel& kernel, const FbEntry& entry, c10::Device device);
+
   KernelCall(const KernelCall&) = delete;
   KernelCall& operator=(const KernelCall&) = delete;
 
@@ -37,15 +40,17 @@ class KernelCall {
   void Outputs(std::initializer_list<FbTensor> tensors);
 
   // Enqueues the work on the device's current stream (CUDA) or does it (CPU) and returns null; or
-  // returns why the composite must run instead: the library has no such phase, rejects the call, or
-  // its launch failed in a way that left the device usable. The string is valid until this thread's
-  // next call into the same library.
+  // returns why the composite must run instead: the library has no such phase, rejects the call,
+  // its workspace could not be allocated, or its launch failed in a way that left the device
+  // usable. The string is valid until this thread's next call into the same library.
   //
   // Errors: what LibTorch raises for a CUDA error that is not recoverable.
   const char* Run(const void* params);
 
  private:
   static constexpr size_t kMaxTensors = 8;
+
+  KernelCall(const LoadedKernel& kernel, FbPhase phase, c10::Device device);
 
   const LoadedKernel& kernel_;
   const FbEntry& entry_;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 
@@ -50,8 +51,9 @@ const FbKernel* TableOf(const std::string& path, void* library) {
   TORCH_CHECK(table != nullptr, "kernel library ", path, " has no table");
   TORCH_CHECK(table->abi_version == FB_ABI_VERSION, "kernel library ", path, " has ABI ",
               table->abi_version, ", want ", FB_ABI_VERSION);
-  TORCH_CHECK(table->struct_size >= sizeof(FbKernel), "kernel library ", path, " has a table of ",
-              table->struct_size, " bytes, want at least ", sizeof(FbKernel));
+  constexpr size_t kFirstVersionBytes = offsetof(FbKernel, rescale);
+  TORCH_CHECK(table->struct_size >= kFirstVersionBytes, "kernel library ", path, " has a table of ",
+              table->struct_size, " bytes, want at least ", kFirstVersionBytes);
   return table;
 }
 

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -26,6 +27,15 @@ struct LoadedKernel {
   dev_t device;
   ino_t inode;
 };
+
+// The library's `rescale` entry on a device type; null if it has none.
+inline const FbEntry* RescaleEntryOf(const LoadedKernel& kernel, FbDeviceType device_type) {
+  if (kernel.table->struct_size < offsetof(FbKernel, rescale) + sizeof(FbKernel::rescale)) {
+    return nullptr;  // Older than the field.
+  }
+  const FbEntry& entry = kernel.table->rescale[device_type];
+  return entry.launch != nullptr ? &entry : nullptr;
+}
 
 class KernelTable {
  public:

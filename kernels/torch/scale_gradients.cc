@@ -8,6 +8,8 @@
 
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
+#include "kernels/torch/kernel_call.h"
+#include "kernels/torch/row_view.h"
 
 namespace fuseboard::torch_binding {
 namespace {
@@ -38,15 +40,31 @@ void ScaleOnCpu(at::Tensor& tensor, const at::Tensor& factor) {
   }
 }
 
-// One launch per tensor; the iterator widens in registers, so nothing is allocated.
-void ScaleOnCuda(at::Tensor& tensor, const at::Tensor& factor) {
+// Whether the library did it.
+bool ScaleByKernel(const at::Tensor& tensor, const at::Tensor& factor, int64_t kernel) {
+  if (kernel == kNoKernel || !tensor.is_contiguous()) return false;
+  const LoadedKernel& loaded = KernelTable::Instance().Find(kernel);
+  const FbEntry* entry = RescaleEntryOf(loaded, FB_CUDA);
+  if (entry == nullptr) return false;
+  KernelCall call(loaded, *entry, tensor.device());
+  call.Inputs({FlatViewOf(factor)});
+  call.Outputs({FlatViewOf(tensor)});
+  return call.Run(nullptr) == nullptr;
+}
+
+// Without the library one launch per tensor that widens in registers, so nothing is allocated.
+// H200, dW [128256, 4096] in bf16: 2 to 6 ms, where the copy rate gives 0.5.
+void ScaleOnCuda(at::Tensor& tensor, const at::Tensor& factor, int64_t kernel) {
   const c10::DeviceGuard guard(tensor.device());
-  at::mul_out(tensor, tensor, WithRankOf(tensor, factor));
+  if (!ScaleByKernel(tensor, factor, kernel)) {
+    at::mul_out(tensor, tensor, WithRankOf(tensor, factor));
+  }
 }
 
 }  // namespace
 
-void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place) {
+void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place,
+                    int64_t kernel) {
   if (tensors.empty()) return;
   const AutocastOff autocast_off;
   const bool writable =
@@ -59,7 +77,7 @@ void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, 
   }
   for (at::Tensor& tensor : tensors) {
     if (tensor.is_cuda()) {
-      ScaleOnCuda(tensor, factor);
+      ScaleOnCuda(tensor, factor, kernel);
     } else {
       ScaleOnCpu(tensor, factor);
     }

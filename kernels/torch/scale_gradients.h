@@ -9,15 +9,14 @@
 
 namespace fuseboard::torch_binding {
 
-// Multiplies each tensor by `factor`, 0-dim, in fp32 with one rounding, and exactly not at all if
-// it is
-// 1. Never looks at `factor` on the host. With `in_place` the tensors' own memory is written where
-// it can be; otherwise `tensors` are replaced.
+// Multiplies each tensor by `factor`, 0-dim, in fp32 with one rounding; a factor of 1 changes no
+// bit. On CUDA `factor` is never looked at on the host. With `in_place` the tensors' own memory is
+// written where it can be; otherwise `tensors` are replaced.
 //
-// Cost on CUDA: one launch per tensor that reads and writes it; for dW [128256, 4096] in bf16 that
-// is 2.1 GB. H200, with bf16 tensors: 2 to 6 ms beside the 36 ms of the GEMMs that made it, where
-// the copy rate would give 0.5 (from the difference of forward and full; not profiled).
-void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place);
+// On CUDA, in place: one launch per tensor of the `rescale` entry of the library `kernel`, which
+// writes nothing if the factor is 1; without such an entry, ATen's multiplication.
+void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place,
+                    int64_t kernel);
 
 }  // namespace fuseboard::torch_binding
 

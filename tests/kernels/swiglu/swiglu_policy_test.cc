@@ -5,17 +5,19 @@
 namespace fuseboard::swiglu {
 namespace {
 
-static_assert(SelectPolicy(1792) == Policy{.threads_per_row = 256, .rows_per_block = 1});
-static_assert(SelectPolicy(16) == Policy{.threads_per_row = 16, .rows_per_block = 16});
-static_assert(TilesOf(SelectPolicy(1792), 8192, 1792).count == 7 * 8192);
+using Wide = Cut<256, 1, 6>;
+
+static_assert(SelectPolicy<Wide>(1792) == Policy{.threads_per_row = 256, .rows_per_block = 1});
+static_assert(SelectPolicy<Wide>(16) == Policy{.threads_per_row = 16, .rows_per_block = 16});
+static_assert(TilesOf<Wide>(SelectPolicy<Wide>(1792), 8192, 1792).count == 7 * 8192);
 
 TEST(SwigluPolicyTest, TilesCoverTheMatrixAndNoMoreThanOneTileOfSlack) {
   for (int64_t runs = 1; runs <= 5000; runs += 7) {
     for (const int64_t rows : {1, 2, 255, 256, 257, 100000}) {
-      const Policy policy = SelectPolicy(runs);
-      const Tiles tiles = TilesOf(policy, rows, runs);
-      const int64_t width = int64_t{policy.threads_per_row} * kUnroll;
-      EXPECT_EQ(policy.threads_per_row * policy.rows_per_block, kBlockThreads);
+      const Policy policy = SelectPolicy<Wide>(runs);
+      const Tiles tiles = TilesOf<Wide>(policy, rows, runs);
+      const int64_t width = int64_t{policy.threads_per_row} * Wide::kUnroll;
+      EXPECT_EQ(policy.threads_per_row * policy.rows_per_block, Wide::kThreads);
       EXPECT_GE(tiles.per_row * width, runs);
       EXPECT_LT((tiles.per_row - 1) * width, runs);
       EXPECT_GE(tiles.count / tiles.per_row * policy.rows_per_block, rows);
