@@ -14,6 +14,13 @@
 #include "server/common/status_macros.h"
 
 namespace fuseboard {
+namespace {
+
+absl::Status NotRegular(absl::string_view path) {
+  return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
+}
+
+}  // namespace
 
 OwnedFd::~OwnedFd() {
   if (fd_ >= 0) close(fd_);
@@ -40,12 +47,12 @@ absl::StatusOr<OpenFile> OpenRegularFile(const std::string& path, Symlinks symli
     if (error == ELOOP) {
       return absl::FailedPreconditionError(absl::StrCat(path, " is a symbolic link"));
     }
+    // A socket, or a device without a driver. By errno it would pass for a file that is not there.
+    if (error == ENXIO || error == ENODEV) return NotRegular(path);
     return ErrnoStatus(error, path);
   }
   if (fstat(file.fd.get(), &file.stat) != 0) return ErrnoStatus(errno, path);
-  if (!S_ISREG(file.stat.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
-  }
+  if (!S_ISREG(file.stat.st_mode)) return NotRegular(path);
   return file;
 }
 

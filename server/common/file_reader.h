@@ -46,7 +46,7 @@ enum class Symlinks { kFollow, kRefuse };
 // Opens a regular file for reading.
 //
 // Errors: NotFound if there is none; FailedPrecondition if it is no regular file or, with kRefuse,
-// a symbolic link; PermissionDenied and Internal by errno. All name the path.
+// a symbolic link; others, as PermissionDenied, by errno. All name the path.
 absl::StatusOr<OpenFile> OpenRegularFile(const std::string& path,
                                          Symlinks symlinks = Symlinks::kFollow);
 

@@ -15,7 +15,7 @@ std::string Sha256(absl::string_view bytes);
 
 // Digest of an open file from its beginning to its end. Leaves the file offset as it was.
 //
-// Errors: Internal if reading fails.
+// Errors: by errno if reading fails.
 absl::StatusOr<std::string> Sha256OfFile(int fd);
 
 // Whether `text` has the form of a digest.

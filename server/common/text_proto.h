@@ -1,7 +1,8 @@
 // Loads text Protobuf files: configuration, catalogue, manifests.
 //
-// A file holds as a whole or not at all: one syntax error, unknown field, wrong type or value out
-// of a type's range refuses it, with the position. An empty file is a message with no field set.
+// A file holds as a whole or not at all: one syntax error, unknown field, wrong type or integer out
+// of its type's range refuses it, with the position; so does a text that is not UTF-8, with the
+// field. An empty file is a message with no field set.
 
 #ifndef SERVER_COMMON_TEXT_PROTO_H_
 #define SERVER_COMMON_TEXT_PROTO_H_
@@ -21,7 +22,8 @@ inline constexpr int64_t kMaxTextProtoBytes = int64_t{8} << 20;
 
 // Parses `text` into `message`, which is cleared first. `name` stands in errors.
 //
-// Errors: InvalidArgument "<name>:<line>:<column>: <what>", all of them, at most 8, joined by "; ".
+// Errors: InvalidArgument "<name>:<line>:<column>: <what>", all of them, at most 8, joined by "; ";
+// or "<name>: <field> is ..., want UTF-8".
 absl::Status ParseTextProto(absl::string_view text, absl::string_view name,
                             google::protobuf::Message* message);
 
