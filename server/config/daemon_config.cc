@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "server/common/status_macros.h"
 #include "server/common/text_proto.h"
+#include "server/common/utf8.h"
 
 namespace fuseboard {
 namespace {
@@ -28,8 +29,11 @@ void CheckSeconds(absl::string_view field, double value, double min, double max,
 }
 
 void CheckPath(absl::string_view field, absl::string_view value, Errors* errors) {
-  if (absl::StartsWith(value, "/")) return;
-  errors->push_back(absl::StrCat(field, " is \"", value, "\", want an absolute path"));
+  if (!IsUtf8(value)) {
+    errors->push_back(absl::StrCat(field, " is \"", ToUtf8(value), "\", want UTF-8"));
+  } else if (!absl::StartsWith(value, "/")) {
+    errors->push_back(absl::StrCat(field, " is \"", value, "\", want an absolute path"));
+  }
 }
 
 void CheckSocket(absl::string_view field, absl::string_view value, Errors* errors) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "server/common/sha256.h"
 #include "server/common/status_macros.h"
+#include "server/common/utf8.h"
 
 namespace fuseboard {
 
@@ -153,6 +154,8 @@ std::vector<std::string> SnapshotSource::Problems() const {
   } else if (const absl::Status health = config_.store->Health(); !health.ok()) {
     problems.emplace_back(health.message());
   }
+  // Some name files, and one that is not UTF-8 would make the whole status unreadable.
+  for (std::string& problem : problems) problem = ToUtf8(problem);
   return problems;
 }
 

@@ -13,6 +13,7 @@
 #include "server/common/sha256.h"
 #include "server/common/status_macros.h"
 #include "server/common/text_proto.h"
+#include "server/common/utf8.h"
 
 namespace fuseboard {
 namespace {
@@ -90,11 +91,17 @@ std::shared_ptr<const LibrarySet> LibraryRegistry::Scan() {
       continue;
     }
     for (const std::string& path : *paths) {
+      // The name goes into plans, which no client could decode.
+      if (!IsUtf8(path)) {
+        problems.push_back(absl::StrCat(ToUtf8(path), ": the name is not UTF-8"));
+        continue;
+      }
       absl::StrAppend(&signature, path, " ", PathIdentity(path), " ",
                       PathIdentity(LibraryPath(path)), "\n");
       manifests.push_back(path);
     }
   }
+  for (const std::string& problem : problems) absl::StrAppend(&signature, problem, "\n");
   if (current_ != nullptr && signature == signature_) {
     return current_;
   }

@@ -100,6 +100,14 @@ TEST(ValidateConfigTest, EveryRangeIsCheckedAtBothEnds) {
   }
 }
 
+TEST(ValidateConfigTest, PathMustBeUtf8BecauseTheStatusNamesIt) {
+  v1::DaemonConfig config;
+  ApplyDefaults("/opt/fuseboard", &config);
+  config.set_state_dir("/var/\xff");
+  EXPECT_THAT(ValidateConfig(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               R"(state_dir is "/var/\xff", want UTF-8)"));
+}
+
 TEST(ValidateConfigTest, SocketPathMustFitIntoASocketAddress) {
   const std::string longest = "/" + std::string(106, 's');
   EXPECT_THAT(Validate("job_socket: '" + longest + "'"), IsOk());

@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "server/common/file_reader.h"
 #include "tests/testing/sample_node.h"
 
 namespace fuseboard {
@@ -83,6 +86,18 @@ TEST_F(DenyFileTest, UnreadableAfterAGoodLoadKeepsTheLastList) {
   std::filesystem::create_symlink("/dev/null", path_);
   EXPECT_THAT(file_.Poll()->operations, ElementsAre("rms_norm"));
   EXPECT_THAT(file_.Problem(), HasSubstr("is a symbolic link; the last list stays in force"));
+}
+
+TEST_F(DenyFileTest, SocketInItsPlaceIsNotTheSameAsAbsent) {
+  Write("rms_norm");
+  std::filesystem::remove(path_);
+  const OwnedFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_THAT(file_.Poll()->operations, ElementsAre("rms_norm"));
+  EXPECT_EQ(file_.Problem(), path_ + " is not a regular file; the last list stays in force");
 }
 
 }  // namespace

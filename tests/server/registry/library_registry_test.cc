@@ -116,6 +116,26 @@ TEST_F(LibraryRegistryTest, NewestVersionComesFirstAndTheFirstFolderWins) {
   EXPECT_EQ(kernels[1]->manifest.version(), "0.1.0");
 }
 
+TEST_F(LibraryRegistryTest, FileWhoseNameIsNotUtf8IsToldAndLeftOut) {
+  folder_.WriteLibrary("a", manifest_, "code");
+  ASSERT_EQ(Error(), "");
+  const std::string unreadable = folder_.Path("a/b\xff.textpb");
+  std::filesystem::copy_file(folder_.Path("a/rms_norm.textpb"), unreadable);
+  EXPECT_EQ(Error(), "");
+  EXPECT_THAT(registry_.Problems(),
+              ElementsAre(folder_.Path(R"(a/b\xff.textpb: the name is not UTF-8)")));
+}
+
+TEST_F(LibraryRegistryTest, ProblemOfAFolderIsToldAndForgottenWhenItIsMended) {
+  ASSERT_THAT(registry_.Scan()->libraries(), IsEmpty());
+  const std::string path = folder_.Write("a", "");
+  registry_.Scan();
+  EXPECT_THAT(registry_.Problems(), ElementsAre(path + ": Not a directory"));
+  std::filesystem::remove(path);
+  registry_.Scan();
+  EXPECT_THAT(registry_.Problems(), IsEmpty());
+}
+
 TEST_F(LibraryRegistryTest, BindingsOfTwoTorchsStandSideBySide) {
   v1::Manifest binding = SampleBinding().manifest;
   folder_.WriteLibrary("a", binding, "one");
