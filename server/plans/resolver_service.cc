@@ -52,6 +52,11 @@ absl::StatusOr<v1::AckPlanResponse> ResolverService::AckPlan(const v1::AckPlanRe
     return BadRequest("refusals",
                       absl::StrCat(request.refusals_size(), ", want at most ", kMaxSites));
   }
+  for (int i = 0; i < request.refusals_size(); ++i) {
+    if (request.refusals(i).count() >= 0) continue;
+    return BadRequest(absl::StrCat("refusals[", i, "].count"),
+                      absl::StrCat(request.refusals(i).count(), ", want at least 0"));
+  }
   FB_RETURN_IF_ERROR(config_.processes->RecordAck(request));
   return v1::AckPlanResponse();
 }

@@ -30,7 +30,8 @@ class ResolverService {
   // one of request, instance_id and job_name is given, or none.
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request);
 
-  // Errors: NotFound (UNKNOWN_INSTANCE); InvalidArgument for negative steps or revisions.
+  // Errors: NotFound (UNKNOWN_INSTANCE); InvalidArgument for a negative step, revision or count, or
+  // for more refusals than a request may have sites.
   absl::StatusOr<v1::AckPlanResponse> AckPlan(const v1::AckPlanRequest& request);
 
   // Errors: InvalidArgument for a negative step or counter.
