@@ -18,6 +18,7 @@ from fuseboard._bound import BoundForward, Operation
 from fuseboard._errors import KernelRejected
 from fuseboard._first_use import MAX_ROWS, FirstUse
 from fuseboard._head import HeadOperation, head_refusal
+from fuseboard._head_source import LossOperation
 
 _PLAIN = (torch.Tensor, nn.Parameter)
 _CASTINGS = {"llama": 0, "gemma": 1, "none": 2}
@@ -166,13 +167,14 @@ class _DeferredLogitsAdapter:
     def operation(
         self, operators: Operators, handle: int, parameters: Mapping[str, str], first_use: FirstUse
     ) -> Operation:
-        return HeadOperation(
+        loss = LossOperation(
             operators,
             handle,
             dweight_dtype=_choice({"dweight": "auto", **parameters}, "dweight", _DWEIGHT),
             chunk_bytes=int(_number(parameters, "chunk_bytes", 0)),
             first_use=first_use,
         )
+        return HeadOperation(loss)
 
 
 _ADAPTERS: dict[str, Adapter] = {

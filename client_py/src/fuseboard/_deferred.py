@@ -49,7 +49,10 @@ class LogitsSource(Protocol):
     """
 
     def logits(self) -> torch.Tensor:
-        """All logits, with the modes (gradients, autocast) of the moment they were asked for."""
+        """All logits, with the modes (gradients, autocast) of the moment they were asked for.
+
+        Without a graph, `gradients` is asked for theirs.
+        """
         ...
 
     def loss(self, request: LossRequest) -> torch.Tensor | None:
@@ -113,13 +116,15 @@ class DeferredLogits(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if self._connected is None:
                 values = self.recipe.materialise()
-                self._connected = self._connect(values) if self._is_interposed() else values
+                cut_off = self.requires_grad and not values.requires_grad
+                connect = cut_off or self._is_interposed()
+                self._connected = self._connect(values) if connect else values
             return self._connected
 
     def _connect(self, values: torch.Tensor) -> torch.Tensor:
-        """Makes the gradient also pass the node that someone put behind this tensor."""
+        """Makes the gradient also, or only, pass the node behind this tensor."""
         with torch.enable_grad():
-            if self.recipe.has_graph:
+            if self.recipe.has_graph and values.requires_grad:
                 connected: torch.Tensor = _apply(_Anchor, values, self)
             else:
                 connected = _apply(_Attach, values, self)

@@ -43,6 +43,10 @@ class FirstUse:
         self.failure = self._compare(handle, run)
         return not self.failure
 
+    def refuse(self, why: str) -> None:
+        """Has it on record that the site runs native since now."""
+        self.failure = self.failure or why
+
     def _compare(self, handle: int, run: Callable[[int], torch.Tensor]) -> str:
         try:
             with torch.no_grad():

@@ -1,0 +1,310 @@
+"""Computes the loss or the logits of one deferred call of an output projection.
+
+Both computations go through the projection's own __call__, so that hooks which gather a sharded weight
+run around them; the request travels beside that call, in a thread-local variable. Under fully_shard,
+whose hooks know nothing of a second call, the weight is gathered here instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from fuseboard import _agreement
+from fuseboard._binding import COMPOSITE, Operators
+from fuseboard._bound import BoundForward
+from fuseboard._deferred import LossRequest
+from fuseboard._errors import DeferredLogitsError
+from fuseboard._first_use import MAX_ROWS, FirstUse
+from fuseboard._sharding import Shards
+from fuseboard._staleness import Snapshot, version
+
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOperation:
+    """The fused loss, as a plan has it."""
+
+    operators: Operators
+    handle: int
+    dweight_dtype: int
+    chunk_bytes: int
+    first_use: FirstUse
+
+    def loss(
+        self,
+        request: LossRequest,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The loss over `rows`, which stand for those of `request`."""
+
+        def compare(handle: int) -> torch.Tensor:
+            few = dataclasses.replace(
+                request, target=request.target[:MAX_ROWS].detach(), reduction="sum"
+            )
+            bare = None if bias is None else bias.detach()
+            return self._call(few, rows[:MAX_ROWS].detach(), weight.detach(), bare, handle)
+
+        allowed = self.first_use.allows(rows, self.handle, compare)
+        # The composite has the same peak of memory: a job that only fits fused must go on.
+        return self._call(request, rows, weight, bias, self.handle if allowed else COMPOSITE)
+
+    def _call(
+        self,
+        request: LossRequest,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        handle: int,
+    ) -> torch.Tensor:
+        loss: torch.Tensor = self.operators.fused_linear_cross_entropy(
+            rows,
+            weight,
+            bias,
+            request.target,
+            request.class_weight,
+            None,
+            request.ignore_index,
+            request.label_smoothing,
+            request.softcap,
+            request.logit_scale,
+            0.0,
+            False,
+            _REDUCTIONS[request.reduction],
+            self.dweight_dtype,
+            self.chunk_bytes,
+            handle,
+        )[0]
+        return loss
+
+
+@dataclasses.dataclass
+class Entry:
+    """What a call of `module` is to compute instead of deferring."""
+
+    module: nn.Module
+    compute: Callable[[BoundForward, torch.Tensor], torch.Tensor]
+    handled: bool = False
+
+
+_entered = threading.local()
+
+
+def take_entry(module: nn.Module) -> Entry | None:
+    """The request that came with this call of `module`, once."""
+    entry: Entry | None = getattr(_entered, "entry", None)
+    if entry is None or entry.module is not module:
+        return None
+    _entered.entry = None
+    entry.handled = True
+    return entry
+
+
+@dataclasses.dataclass(frozen=True)
+class Autocast:
+    """State of autocast for one kind of device."""
+
+    device_type: str
+    enabled: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def current(cls, device_type: str) -> Autocast:
+        """What holds now."""
+        return cls(
+            device_type,
+            torch.is_autocast_enabled(device_type),
+            torch.get_autocast_dtype(device_type),
+        )
+
+    def enter(self) -> torch.autocast:
+        """A context in which it holds."""
+        return torch.autocast(self.device_type, self.dtype, self.enabled, cache_enabled=False)
+
+    def cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As autocast casts the inputs of a matrix product."""
+        return tensor.to(self.dtype) if self.enabled else tensor
+
+
+class HeadSource:
+    """The LogitsSource of one call of a head."""
+
+    def __init__(
+        self,
+        operation: LossOperation,
+        module: nn.Linear,
+        inputs: tuple[torch.Tensor, ...],
+        autocast: Autocast,
+        shards: Shards | None,
+    ) -> None:
+        """Keeps all of them.
+
+        Args:
+            operation: The fused loss.
+            module: The head.
+            inputs: Hidden states, weight and, if there is one, bias.
+            autocast: Of the call.
+            shards: How the head is sharded.
+        """
+        self._operation = operation
+        self._module = module
+        self._inputs = inputs
+        self._autocast = autocast
+        self._shards = shards
+        self._grad_enabled = torch.is_grad_enabled()
+        self._inference = torch.is_inference_mode_enabled()
+        self._hidden_version = version(inputs[0])
+        self._weights_then = (
+            Snapshot(inputs[1:])
+            if shards is None
+            else Snapshot((*inputs[1:], *shards.parameters), movable=True)
+        )
+        self._name = _name_call(module) if shards else ""
+        self._reads = itertools.count(1)
+
+    def logits(self) -> torch.Tensor:
+        """All logits; without a graph if the weight had to be gathered for them."""
+        whole = self._shards is None or self._shards.are_whole()
+        with (
+            self._gathered("logits"),
+            self._modes(),
+            torch.set_grad_enabled(whole and self._grad_enabled),
+        ):
+            return self._enter(self._inputs[0], lambda bound, hidden: bound.native(hidden))[0]
+
+    def loss(self, request: LossRequest) -> torch.Tensor | None:
+        """The loss in float32, or None if the head was given back its own forward meanwhile."""
+        cut = self._shards if self._shards is not None and not self._shards.are_whole() else None
+        with self._gathered("loss"):
+            result, handled = self._enter(
+                request.rows, lambda _, rows: self._fused(dataclasses.replace(request, rows=rows))
+            )
+        if cut is not None and result.requires_grad:
+            _gather_before_backward(result, cut)
+        return result if handled else None
+
+    def gradients(
+        self, grad: torch.Tensor, needed: tuple[bool, ...]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of hidden states, weight and bias."""
+        self._check_unchanged()
+        if self._shards is not None and not self._shards.are_whole():
+            self._shards.gather()
+        inputs = [t.detach().requires_grad_(n) for t, n in zip(self._inputs, needed, strict=True)]
+        with torch.enable_grad(), self._autocast.enter():
+            logits = nn.functional.linear(*inputs)
+        wanted = [t for t in inputs if t.requires_grad]
+        found = iter(torch.autograd.grad(logits, wanted, grad))
+        return tuple(next(found) if n else None for n in needed)
+
+    def _fused(self, request: LossRequest) -> torch.Tensor:
+        cast = self._autocast.cast
+        bias = None if self._module.bias is None else cast(self._module.bias)
+        return self._operation.loss(request, cast(request.rows), cast(self._module.weight), bias)
+
+    def _enter(
+        self, hidden: torch.Tensor, compute: Callable[[BoundForward, torch.Tensor], torch.Tensor]
+    ) -> tuple[torch.Tensor, bool]:
+        """Calls the head and has its bound forward run `compute`."""
+
+        def checked(bound: BoundForward, rows: torch.Tensor) -> torch.Tensor:
+            self._check_unchanged()
+            return compute(bound, rows)
+
+        call = self._module if self._shards is None else self._module.forward
+        entry = Entry(self._module, checked)
+        _entered.entry = entry
+        try:
+            result: torch.Tensor = call(hidden)
+        finally:
+            _entered.entry = None
+        return result, entry.handled
+
+    @contextlib.contextmanager
+    def _gathered(self, what: str) -> Iterator[None]:
+        """Has the weight whole inside, if all ranks come along."""
+        self._check_unchanged()
+        shards = self._shards
+        if shards is None or shards.are_whole():
+            yield
+            return
+        question = f"{self._name}/{what} {next(self._reads)}"
+        if not shards.in_forward():
+            for group in shards.groups():
+                if not _agreement.all_ask(group, question):
+                    raise self._error(
+                        "of a sharded head are read here and not on all the other ranks, which "
+                        f"would have to help to gather its weight (waited {_agreement.WAIT_S:.0f} s)",
+                        "read them on all ranks or before the backward",
+                    )
+        with shards.gathered():
+            yield
+
+    def _check_unchanged(self) -> None:
+        now = version(self._inputs[0])
+        if now != self._hidden_version:
+            what, how = "hidden states", f"version {self._hidden_version}, now {now}"
+        else:
+            what, how = "weights of the head", self._weights_then.change() or self._replaced()
+        if how:
+            raise self._error(
+                f"are read after the {what} changed ({how})", "read them before optimizer.step()"
+            )
+
+    def _replaced(self) -> str:
+        if self._shards is not None and not self._shards.are_whole():
+            return ""
+        held = (self._module.weight, self._module.bias)
+        same = all(a is b for a, b in zip(held, (*self._inputs[1:], None), strict=False))
+        return "" if same else "others took their place"
+
+    def _error(self, problem: str, advice: str) -> DeferredLogitsError:
+        shape = (*self._inputs[0].shape[:-1], self._inputs[1].shape[0])
+        return DeferredLogitsError(
+            "DEFERRED_LOGITS_LATE",
+            f"logits of shape {shape} {problem}: {advice}, or use "
+            "fuseboard.patch(model, deferred_logits=False)",
+        )
+
+    @contextlib.contextmanager
+    def _modes(self) -> Iterator[None]:
+        """Grad, inference and autocast mode of the moment the logits were asked for."""
+        with (
+            torch.inference_mode(self._inference),
+            torch.set_grad_enabled(self._grad_enabled),
+            self._autocast.enter(),
+        ):
+            yield
+
+
+def _gather_before_backward(result: torch.Tensor, shards: Shards) -> None:
+    """Before fully_shard's own hook, which stands at the logits and so comes too late."""
+
+    def gather(grad: torch.Tensor) -> None:
+        shards.gather()
+
+    result.register_hook(gather)  # type: ignore[no-untyped-call]
+
+
+_numbers = itertools.count(1)
+_calls: weakref.WeakKeyDictionary[nn.Module, tuple[int, Iterator[int]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _name_call(head: nn.Module) -> str:
+    """A name for a call of a sharded head. All ranks call it alike, and so get the same names."""
+    if head not in _calls:
+        _calls[head] = next(_numbers), itertools.count(1)
+    number, calls = _calls[head]
+    return f"head {number}/call {next(calls)}"

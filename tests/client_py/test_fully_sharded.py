@@ -1,0 +1,52 @@
+"""fully_shard (FSDP2) around a patched model: two ranks in processes of their own, on the CPU."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from fsdp_worker import LAYOUTS, cases
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@functools.cache
+def results(layout: str) -> list[dict[str, str]]:
+    """What became of each case, by rank. A rank that died tells it in every case."""
+    command = [sys.executable, str(HERE / "fsdp_worker.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            subprocess.Popen(
+                [*command, folder, "2", str(rank), layout],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment,
+            )
+            for rank in range(2)
+        ]
+        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+        files = [pathlib.Path(folder) / f"{rank}.json" for rank in range(2)]
+        return [
+            json.loads(file.read_text()) if file.exists() else dict.fromkeys(cases(layout), output)
+            for file, output in zip(files, outputs, strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "case"), [(layout, case) for layout in LAYOUTS for case in cases(layout)]
+)
+def test_fully_shard(layout: str, case: str) -> None:
+    for rank, result in enumerate(results(layout)):
+        assert result[case] == "", f"rank {rank}:\n{result[case]}"
