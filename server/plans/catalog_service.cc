@@ -35,6 +35,13 @@ std::string MissingLibrary(const std::string& operation, const LibrarySet& libra
   if (!libraries.IsComposite(operation)) {
     return absl::StrCat("there is no library of kernel ", operation, " on this node");
   }
+  const std::vector<const Library*> bindings = libraries.OfKind(v1::ARTIFACT_KIND_BINDING);
+  const bool bound = std::any_of(bindings.begin(), bindings.end(), [&](const Library* binding) {
+    const auto& composites = binding->manifest.composites();
+    return binding->error.empty() &&
+           std::find(composites.begin(), composites.end(), operation) != composites.end();
+  });
+  if (!bound) return absl::StrCat("no binding that has ", operation, " can be handed out");
   for (const std::string& used : UsedKernels(operation, libraries)) {
     const std::vector<const Library*> kernels = libraries.Kernels(used);
     const bool usable = std::any_of(kernels.begin(), kernels.end(),
@@ -81,10 +88,10 @@ absl::StatusOr<v1::DescribeModelResponse> CatalogService::DescribeModel(
     for (const v1::CatalogModel* other : snapshot.catalog->models()) {
       known.push_back(other->model_type());
     }
-    return WithReason(
-        absl::NotFoundError(absl::StrCat("unknown model \"", request.model_type(),
-                                         "\", the catalogue names ", absl::StrJoin(known, ", "))),
-        kUnknownModel, {{"model_type", request.model_type()}});
+    return WithReason(absl::NotFoundError(absl::StrCat(
+                          "unknown model \"", request.model_type(), "\", the catalogue names ",
+                          known.empty() ? "none" : absl::StrJoin(known, ", "))),
+                      kUnknownModel, {{"model_type", request.model_type()}});
   }
   v1::DescribeModelResponse response;
   *response.mutable_model() = *model;
