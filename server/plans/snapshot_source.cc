@@ -36,16 +36,9 @@ Snapshot SnapshotSource::Current() {
   bool stale = false;
   {
     absl::MutexLock listener_lock(&listener_mutex_);
-    std::swap(stale, stale_);
+    stale = stale_;
   }
-  if (stale) {
-    store_problem_ = Reload();
-    if (!store_problem_.ok()) {
-      // Try again at the next call; until then the last good configuration holds.
-      absl::MutexLock listener_lock(&listener_mutex_);
-      stale_ = true;
-    }
-  }
+  if (stale) TryReload();
   return Compose();
 }
 
@@ -65,16 +58,12 @@ Snapshot SnapshotSource::Reconfigure(std::shared_ptr<const Catalog> catalog,
 Snapshot SnapshotSource::RefreshLocked() {
   libraries_ = config_.libraries->Scan();
   deny_ = config_.deny->Poll();
-  {
-    absl::MutexLock listener_lock(&listener_mutex_);
-    stale_ = false;
-  }
-  store_problem_ = Reload();
+  TryReload();
   if (!store_problem_.ok()) return Compose();
   const absl::StatusOr<int> swept = SweepExpired(*config_.store, *switches_, config_.clock->Now());
   // What could not be deleted is expired all the same.
   if (!swept.ok()) store_problem_ = swept.status();
-  if (swept.ok() && *swept > 0) store_problem_ = Reload();
+  if (swept.ok() && *swept > 0) TryReload();
   RecordNodeInputs();
   return Compose();
 }
@@ -83,6 +72,17 @@ absl::Status SnapshotSource::Reload() {
   FB_ASSIGN_OR_RETURN(Switches switches, LoadSwitches(*config_.store, config_.node));
   switches_ = std::make_shared<const Switches>(std::move(switches));
   return absl::OkStatus();
+}
+
+void SnapshotSource::TryReload() {
+  {
+    absl::MutexLock lock(&listener_mutex_);
+    stale_ = false;
+  }
+  store_problem_ = Reload();
+  if (store_problem_.ok()) return;
+  absl::MutexLock lock(&listener_mutex_);
+  stale_ = true;
 }
 
 void SnapshotSource::RecordNodeInputs() {
@@ -102,7 +102,8 @@ void SnapshotSource::RecordNodeInputs() {
       NodeInputsKey(config_.node), inputs, {switches_->revision, audit.SerializeAsString()});
   // Someone was faster: the next Refresh, a second from now, looks again.
   if (absl::IsAborted(written.status())) return;
-  store_problem_ = written.ok() ? Reload() : written.status();
+  store_problem_ = written.status();
+  if (written.ok()) TryReload();
   revision_stands_ = store_problem_.ok() && switches_->node_inputs == inputs;
 }
 

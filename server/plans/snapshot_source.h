@@ -80,6 +80,8 @@ class SnapshotSource {
 
   Snapshot RefreshLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Reload, or the last good configuration until the next call of Current tries again.
+  void TryReload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordNodeInputs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnStoreChange();
   std::string NodeInputs() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
