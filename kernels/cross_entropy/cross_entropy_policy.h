@@ -28,7 +28,7 @@ struct Policy {
 
 inline constexpr int kMaxCluster = 8;
 inline constexpr int kMaxSlots = 32;
-inline constexpr int kMaxRingThreads = 512;
+inline constexpr int kMaxRingThreads = 256;
 // Below this a block's reduction costs more than its row's traffic.
 inline constexpr std::int64_t kMaxWarpVocab = 1024;
 inline constexpr std::int64_t kMinRingRowBytes = 16 << 10;
@@ -67,16 +67,19 @@ constexpr Policy SelectPolicy(int sm, std::int64_t vocab, int element_bytes, boo
   if (row_bytes < kMinRingRowBytes) return {Algorithm::kBlockPerRow, 256, 8, 1, 0, 0};
   if (sm < 90) return kWideRow;
   // Blocks out of phase cover one another's reductions. H200, 8192 x 128256 bf16, share of the copy
-  // rate: loss alone 99 % with 4 blocks of 16 KiB chunks, 95 % with 3, 89 % with 3 of 8 KiB; with
-  // the gradient in place 78 % with 3 blocks of 16 KiB, 75 % with 3 of 8 KiB, 67 % with 2. Fewer
-  // blocks only for rows that eight of them can hold only so.
+  // rate: loss alone 100 % with 4 blocks of 16 KiB chunks, 97 % with 3, 90 % with 3 of 8 KiB; with
+  // the gradient in place 81 % with 3 blocks of 16 KiB, 76 % with 3 of 8 KiB. Clusters of 8 are the
+  // last resort: 8192 x 151936 80 % with 2 blocks in clusters of 4, 69 % with 3 in clusters of 8.
   constexpr int kChunkBytes = 16 << 10;
-  for (int blocks = wants_gradient ? 3 : 4; blocks >= 1; --blocks) {
-    const int slots = SlotsPerBlock(sm, blocks, kChunkBytes);
-    for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
-      const Policy policy{Algorithm::kRing, 256, blocks, cluster, slots, kChunkBytes};
-      // Without a gradient a chunk is free once it is summed, so any row streams through one block.
-      if (!wants_gradient || RingHoldsSlice(policy, row_bytes)) return policy;
+  for (const int max_cluster : {4, kMaxCluster}) {
+    const int fewest = max_cluster == kMaxCluster ? 1 : 2;
+    for (int blocks = wants_gradient ? 3 : 4; blocks >= fewest; --blocks) {
+      const int slots = SlotsPerBlock(sm, blocks, kChunkBytes);
+      for (int cluster = 1; cluster <= max_cluster; cluster *= 2) {
+        const Policy policy{Algorithm::kRing, 256, blocks, cluster, slots, kChunkBytes};
+        // Without a gradient a chunk is free once summed, so any row streams through one block.
+        if (!wants_gradient || RingHoldsSlice(policy, row_bytes)) return policy;
+      }
     }
   }
   return kWideRow;

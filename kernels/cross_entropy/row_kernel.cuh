@@ -56,12 +56,13 @@ __device__ __forceinline__ void StoreEdge(const RowLayout<typename M::T>& layout
   StoreLanes<typename M::T, 1>(out.row + column, GradientRun<M, 1>(gradient, x, column, p));
 }
 
-// Units [first, end) in steps of `step`.
-template <typename M>
-__device__ __forceinline__ void StoreUnits(const RowLayout<typename M::T>& layout,
-                                           const RowGradient& gradient, const typename M::T* logits,
-                                           const GradientRow<typename M::T>& out, int first,
-                                           int end, int step, const Problem& p) {
+// Units [first, end) in steps of `step`; kAligned says that out.aligned.
+template <typename M, bool kAligned>
+__device__ __forceinline__ void StoreUnitsAs(const RowLayout<typename M::T>& layout,
+                                             const RowGradient& gradient,
+                                             const typename M::T* logits,
+                                             const GradientRow<typename M::T>& out, int first,
+                                             int end, int step, const Problem& p) {
   using T = typename M::T;
   constexpr int kLanes = kPackLanes<T>;
   constexpr int kBatch = 4;  // Loads in flight per thread.
@@ -77,8 +78,20 @@ __device__ __forceinline__ void StoreUnits(const RowLayout<typename M::T>& layou
     for (int i = 0; i < kBatch; ++i) {
       if (unit + i * step >= end) break;
       const int column = layout.ColumnOfUnit(unit + i * step);
-      out.StoreUnit(column, GradientRun<M, kLanes>(gradient, run[i], column, p));
+      StoreUnit<kAligned>(out.row + column, GradientRun<M, kLanes>(gradient, run[i], column, p));
     }
+  }
+}
+
+template <typename M>
+__device__ __forceinline__ void StoreUnits(const RowLayout<typename M::T>& layout,
+                                           const RowGradient& gradient, const typename M::T* logits,
+                                           const GradientRow<typename M::T>& out, int first,
+                                           int end, int step, const Problem& p) {
+  if (out.aligned) {
+    StoreUnitsAs<M, true>(layout, gradient, logits, out, first, end, step, p);
+  } else {
+    StoreUnitsAs<M, false>(layout, gradient, logits, out, first, end, step, p);
   }
 }
 

@@ -31,6 +31,22 @@ struct RowLayout {
   }
 };
 
+// Stores a unit; element by element unless its place is aligned like the unit.
+template <bool kAligned, typename T>
+__device__ __forceinline__ void StoreUnit(T* address, const Lanes<T, kPackLanes<T>>& unit) {
+  if constexpr (kAligned) {
+    StoreLanes<T, kPackLanes<T>>(address, unit);
+  } else {
+    float x[kPackLanes<T>];
+    Unpack<T, kPackLanes<T>>(unit, x);
+#pragma unroll
+    for (int i = 0; i < kPackLanes<T>; ++i) {
+      const float one[1] = {x[i]};
+      StoreFloats<T, 1>(address + i, one);
+    }
+  }
+}
+
 // Where a row's gradient goes. Whole units are stored if they are aligned there as they are in the
 // logits, which is so in place and for like tensors.
 template <typename T>
@@ -43,17 +59,11 @@ struct GradientRow {
         aligned((reinterpret_cast<uintptr_t>(row) - reinterpret_cast<uintptr_t>(logits_row)) % 16 ==
                 0) {}
 
-  __device__ __forceinline__ void StoreUnit(int column, const Lanes<T, kPackLanes<T>>& unit) const {
+  __device__ __forceinline__ void Store(int column, const Lanes<T, kPackLanes<T>>& unit) const {
     if (aligned) {
-      StoreLanes<T, kPackLanes<T>>(row + column, unit);
-      return;
-    }
-    float x[kPackLanes<T>];
-    Unpack<T, kPackLanes<T>>(unit, x);
-#pragma unroll
-    for (int i = 0; i < kPackLanes<T>; ++i) {
-      const float one[1] = {x[i]};
-      StoreFloats<T, 1>(row + column + i, one);
+      StoreUnit<true>(row + column, unit);
+    } else {
+      StoreUnit<false>(row + column, unit);
     }
   }
 };
@@ -71,7 +81,7 @@ template <typename T>
 __device__ __forceinline__ void StoreZeros(const RowLayout<T>& layout, const GradientRow<T>& out,
                                            int first, int end, int step, int edge) {
   for (int unit = first; unit < end; unit += step) {
-    out.StoreUnit(layout.ColumnOfUnit(unit), ZeroUnit<T>());
+    out.Store(layout.ColumnOfUnit(unit), ZeroUnit<T>());
   }
   const float zero[1] = {0.0f};
   if (edge < layout.edges) StoreFloats<T, 1>(out.row + layout.ColumnOfEdge(edge), zero);

@@ -13,6 +13,7 @@ static_assert(SelectPolicy(90, 32000, 2, true) ==
               Policy{Algorithm::kRing, 256, 3, 1, kSlots, 16384});
 static_assert(SelectPolicy(90, 128256, 2, true) ==
               Policy{Algorithm::kRing, 256, 3, 4, kSlots, 16384});
+static_assert(SelectPolicy(90, 151936, 2, true) == Policy{Algorithm::kRing, 256, 2, 4, 6, 16384});
 static_assert(SelectPolicy(90, 128256, 4, true).cluster == 8);
 static_assert(SelectPolicy(90, 262144, 2, true).cluster == 8);
 static_assert(SelectPolicy(90, 262144, 4, true) == Policy{Algorithm::kRing, 256, 1, 8, 14, 16384});

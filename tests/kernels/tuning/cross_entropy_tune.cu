@@ -149,7 +149,7 @@ std::vector<Candidate> Candidates(int sm, int64_t vocab, int element_bytes, bool
   }
   for (const int cluster : {1, 2, 4, 8}) {
     for (const int blocks : {1, 2, 3, 4}) {
-      for (const int threads : {256, 384, 512}) {
+      for (const int threads : {128, 192, 256}) {
         for (const int chunk : {8192, 16384}) {
           const Policy policy = Ring(sm, threads, blocks, cluster, chunk);
           if (threads * blocks > 1536 || policy.slots < 2) continue;
