@@ -4,6 +4,7 @@
 #define KERNELS_CROSS_ENTROPY_CROSS_ENTROPY_POLICY_H_
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace fuseboard::cross_entropy {
 
