@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model
 from fuseboard import _agreement
 from torch import distributed
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch_side import COMPOSITES, Bench, operators
 
 # How a model is cut: where the head's weight is, and whether it is whole after the forward.
@@ -78,6 +79,17 @@ class Two:
             difference = (found[name] - gradient).abs().max().item()
             limit = tolerance * max(gradient.abs().max().item(), 0.1)
             assert difference <= limit, f"{name}: {difference} > {limit}"
+
+
+class Outer(torch.nn.Module):
+    """A model around the model."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **batch: torch.Tensor) -> Any:
+        return self.inner(**batch)
 
 
 def shard(model: Any, policy: Any, head: bool = False, **options: Any) -> None:
@@ -329,8 +341,71 @@ def bfloat16_with_outputs_in_float32(two: Two) -> None:
 
 
 @case
+def patched_inside_of_what_is_sharded(two: Two) -> None:
+    """The module that gathers the head's weight is not the one that was patched."""
+    outer = [Outer(tiny_model("llama")) for _ in range(2)]
+    bench = Bench(outer[0].inner, two.bench.folder, COMPOSITES, operators=operators())
+    for model in outer:
+        fully_shard(model, reshard_after_forward=True)
+        output = model(**two.batch())
+        (output.loss + output.logits.square().mean()).backward()
+    found, wanted = (gradients(m) for m in outer)
+    assert found.keys() == wanted.keys() and bench.losses_ran() == 1
+    for name, gradient in wanted.items():
+        same(found[name], gradient)
+
+
+@case
+def head_left_out_of_sharding(two: Two) -> None:
+    models = [tiny_model("llama") for _ in range(2)]
+    for model in models:
+        fully_shard(model, ignored_params={model.lm_head.weight})
+    bench = Bench(models[0], two.bench.folder, COMPOSITES, operators=operators())
+    outputs = [m(**two.batch()) for m in models]
+    for output in outputs:
+        output.loss.backward()
+    same(*(m.lm_head.weight.grad for m in models))
+    if two.rank == 0:
+        same(*(o.logits.detach().clone() for o in outputs))
+    assert bench.losses_ran() == 1
+
+
+@case
 def tied(two: Two) -> None:
     train(two)
+
+
+@case
+def in_fsdp1(two: Two) -> None:
+    """In FullyShardedDataParallel: fused if patched before it; late reads are refused."""
+    for original in (False, True):
+        models = [tiny_model("llama") for _ in range(2)]
+        bench = Bench(models[0], two.bench.folder, COMPOSITES, operators=operators())
+        layers = ModuleWrapPolicy({type(models[0].model.layers[0])})
+        wrapped = [
+            FullyShardedDataParallel(
+                m,
+                auto_wrap_policy=layers,
+                use_orig_params=original,
+                device_id=torch.device("cpu"),
+            )
+            for m in models
+        ]
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in wrapped]
+        for step in range(3):
+            outputs = [m(**two.batch(step)) for m in wrapped]
+            same(*(o.loss.detach() for o in outputs))
+            if step == 1:
+                same(*(o.logits.detach().clone() for o in outputs))
+            for output in outputs:
+                extra = output.logits.square().mean() if step == 1 else 0.0
+                (output.loss + extra).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        assert bench.losses_ran() == 3, bench.losses_ran()
+        late = outputs[0].logits
+        assert "after the weights of the head changed" in refused(late.sum)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -346,7 +421,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def cases(layout: str) -> list[str]:
     """Names of the cases that a layout has."""
     # fully_shard refuses a parameter that two units share.
-    return [name for name in CASES if (name, layout) != ("tied", "head_unit")]
+    left_out = {("tied", "head_unit")}
+    once = ("in_fsdp1", "patched_inside_of_what_is_sharded", "head_left_out_of_sharding")
+    left_out |= {(name, other) for name in once for other in LAYOUTS if other != "root"}
+    return [name for name in CASES if (name, layout) not in left_out]
 
 
 def run(name: str, folder: pathlib.Path, layout: str) -> str:

@@ -115,3 +115,17 @@ def test_logits_are_refused_once_the_weights_are_others(
     ) as raised:
         unread.sum()
     assert raised.value.code == "DEFERRED_LOGITS_LATE"
+
+
+def test_logits_of_a_functional_call_are_those_of_its_weights(tmp_path: pathlib.Path) -> None:
+    model, native = pair(tiny_model("llama"))
+    bench = Bench(model, tmp_path, COMPOSITES)
+    weights = {"lm_head.weight": (2 * native.lm_head.weight.detach()).requires_grad_()}
+    outputs = [torch.func.functional_call(m, weights, kwargs=tiny_batch()) for m in (model, native)]
+    found = []
+    for output in outputs:
+        loss = output.loss + output.logits.square().mean()
+        found.append(torch.autograd.grad(loss, weights["lm_head.weight"])[0])
+    assert torch.equal(*(o.loss for o in outputs)) and torch.equal(*(o.logits for o in outputs))
+    torch.testing.assert_close(*found)
+    assert bench.losses_ran() == 1

@@ -163,6 +163,9 @@ class HeadSource:
         self._shards = shards
         self._grad_enabled = torch.is_grad_enabled()
         self._inference = torch.is_inference_mode_enabled()
+        # FullyShardedDataParallel and functional_call put plain tensors in a parameter's place while
+        # the forward runs: those are what the graph leads to, not what the module holds afterwards.
+        self._are_views = not isinstance(inputs[1], nn.Parameter)
         self._hidden_version = version(inputs[0])
         self._weights_then = (
             Snapshot(inputs[1:])
@@ -180,6 +183,8 @@ class HeadSource:
             self._modes(),
             torch.set_grad_enabled(whole and self._grad_enabled),
         ):
+            if self._are_views:
+                return nn.functional.linear(*self._inputs)
             return self._enter(self._inputs[0], lambda bound, hidden: bound.native(hidden))[0]
 
     def loss(self, request: LossRequest) -> torch.Tensor | None:
@@ -209,8 +214,16 @@ class HeadSource:
 
     def _fused(self, request: LossRequest) -> torch.Tensor:
         cast = self._autocast.cast
-        bias = None if self._module.bias is None else cast(self._module.bias)
-        return self._operation.loss(request, cast(request.rows), cast(self._module.weight), bias)
+        weight, *bias = self._held()
+        return self._operation.loss(
+            request, cast(request.rows), cast(weight), cast(bias[0]) if bias else None
+        )
+
+    def _held(self) -> tuple[torch.Tensor, ...]:
+        """Weight and, if there is one, bias."""
+        if self._are_views:
+            return self._inputs[1:]
+        return tuple(p for p in (self._module.weight, self._module.bias) if p is not None)
 
     def _enter(
         self, hidden: torch.Tensor, compute: Callable[[BoundForward, torch.Tensor], torch.Tensor]
@@ -258,14 +271,16 @@ class HeadSource:
             what, how = "weights of the head", self._weights_then.change() or self._replaced()
         if how:
             raise self._error(
-                f"are read after the {what} changed ({how})", "read them before optimizer.step()"
+                f"are read after the {what} changed ({how})",
+                f"read them before {'the backward' if self._are_views else 'optimizer.step()'}",
             )
 
     def _replaced(self) -> str:
         if self._shards is not None and not self._shards.are_whole():
             return ""
-        held = (self._module.weight, self._module.bias)
-        same = all(a is b for a, b in zip(held, (*self._inputs[1:], None), strict=False))
+        held = self._held()
+        same = len(held) == len(self._inputs) - 1
+        same = same and all(a is b for a, b in zip(held, self._inputs[1:], strict=True))
         return "" if same else "others took their place"
 
     def _error(self, problem: str, advice: str) -> DeferredLogitsError:

@@ -23,13 +23,13 @@ class Snapshot:
         """Keeps the tensors, not copies of them.
 
         Args:
-            tensors: Parameters.
+            tensors: If none of them is a parameter, the step of any optimizer counts.
             movable: Whether their values may come to lie elsewhere in memory.
         """
         self._tensors = tuple(tensors)
         self._versions = tuple(version(t) for t in tensors)
         self._places = () if movable else tuple(t.data_ptr() for t in tensors)
-        self._ids = frozenset(id(t) for t in tensors)
+        self._ids = frozenset(id(t) for t in tensors if isinstance(t, torch.nn.Parameter))
         self._stepped = False
         _steps.watch(self)
 
@@ -49,7 +49,7 @@ class Snapshot:
         One that holds tensors which are no parameters holds copies, of whose parameters is unknown.
         """
         if not self._stepped:
-            self._stepped = any(
+            self._stepped = not self._ids or any(
                 id(tensor) in self._ids or not isinstance(tensor, torch.nn.Parameter)
                 for group in optimizer.param_groups
                 for tensor in group["params"]
