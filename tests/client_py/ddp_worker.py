@@ -8,8 +8,10 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "client_py" / "src"), str(HERE)]
 
+import torch
 import torch.nn.functional as F
 from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model
+from fuseboard._errors import DeferredLogitsError
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch_side import COMPOSITES, Bench, assert_same_gradients, pair
@@ -32,6 +34,7 @@ def main(folder: str, world_size: int, rank: int) -> None:
     for options in VARIANTS:
         for inside in (True, False):
             check(options, inside, rank, pathlib.Path(folder) / str(rank))
+    read_on_one_rank(rank, pathlib.Path(folder) / str(rank))
     distributed.destroy_process_group()
     print("all equal")
 
@@ -54,6 +57,31 @@ def check(options: dict[str, bool], inside: bool, rank: int, folder: pathlib.Pat
             loss.backward()
     assert bench.losses_ran() == 2, (options, inside, bench.losses_ran())
     assert_same_gradients(model, native)
+
+
+def read_on_one_rank(rank: int, folder: pathlib.Path) -> None:
+    """Needs no other rank, gives native's numbers until the step, and is refused after it."""
+    model, native = pair(tiny_model("llama"))
+    Bench(model, folder, COMPOSITES)
+    both = [DistributedDataParallel(m) for m in (model, native)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in both]
+    for reader in range(2):
+        outputs = [m(**tiny_batch(seed=rank)) for m in both]
+        unread = outputs[0].logits.float().view(-1, VOCABULARY)
+        for output in outputs:
+            output.loss.backward()
+        if rank == reader:
+            assert torch.equal(outputs[0].logits + 0, outputs[1].logits)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if rank != reader:
+            try:
+                unread.sum()
+            except DeferredLogitsError as error:
+                assert error.code == "DEFERRED_LOGITS_LATE"
+            else:
+                raise AssertionError("a late read gave a value")
 
 
 if __name__ == "__main__":
