@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnroll = 4;  // Runs of one thread that are under way at once.
 // A grid that is resident at once: with factor 1 every block only looks at the factor.
-constexpr int kBlocksPerSm = 8;
+constexpr int kBlocksPerSm = 6;  // sm_86 has room for 1,536 threads.
 
 template <typename T, int kLanes>
 __device__ __forceinline__ void ScaleRun(T* address, const Lanes<T, kLanes>& run, float factor) {

@@ -90,7 +90,7 @@ const char* CheckGradient(const FbCall& call, const FbTensor& logits, const FbTe
                 dlogits.data, logits.data);
 }
 
-const char* CheckCommon(const FbCall* call, FbDeviceType device_type, int32_t num_inputs,
+const char* CheckCommon(const FbCall* call, int32_t device_type, int32_t num_inputs,
                         int32_t num_outputs) {
   if (const char* why =
           CheckCall(call, device_type, num_inputs, num_outputs, sizeof(FbCrossEntropyParams))) {
@@ -114,7 +114,7 @@ const char* CheckCommon(const FbCall* call, FbDeviceType device_type, int32_t nu
 
 }  // namespace
 
-const char* ForwardRejectReason(const FbCall* call, FbDeviceType device_type) {
+const char* ForwardRejectReason(const FbCall* call, int32_t device_type) {
   if (const char* why = CheckCommon(call, device_type, 4, 5)) return why;
   const FbTensor& logits = call->inputs[0];
   const int64_t rows = logits.shape[0];
@@ -140,7 +140,7 @@ const char* ForwardRejectReason(const FbCall* call, FbDeviceType device_type) {
   return CheckGradient(*call, logits, call->outputs[4]);
 }
 
-const char* BackwardRejectReason(const FbCall* call, FbDeviceType device_type) {
+const char* BackwardRejectReason(const FbCall* call, int32_t device_type) {
   if (const char* why = CheckCommon(call, device_type, 5, 1)) return why;
   const FbTensor& logits = call->inputs[0];
   const int64_t rows = logits.shape[0];

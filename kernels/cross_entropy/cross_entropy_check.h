@@ -8,8 +8,8 @@
 namespace fuseboard::cross_entropy {
 
 // NULL, or the sentence that says why not; the contract is kernels/abi/cross_entropy.h.
-const char* ForwardRejectReason(const FbCall* call, FbDeviceType device_type);
-const char* BackwardRejectReason(const FbCall* call, FbDeviceType device_type);
+const char* ForwardRejectReason(const FbCall* call, int32_t device_type);
+const char* BackwardRejectReason(const FbCall* call, int32_t device_type);
 
 }  // namespace fuseboard::cross_entropy
 

@@ -1,7 +1,7 @@
 // The table of rms_norm.so.
 
 #include "kernels/abi/kernel_abi.h"
-#include "kernels/common/cpu_isa.h"
+#include "kernels/common/table.h"
 #include "kernels/rms_norm/rms_norm_call.h"
 #include "kernels/rms_norm/rms_norm_cpu.h"
 #if defined(FB_HAVE_CUDA)
@@ -12,22 +12,10 @@
 namespace fuseboard::rms_norm {
 namespace {
 
-uint64_t NoWorkspace(const FbCall* /*call*/) { return 0; }
-
 uint64_t BackwardCpuWorkspace(const FbCall* call) {
   const BackwardCall b = BackwardOf(*call);
   if (IsAbsent(b.dweight)) return 0;
   return static_cast<uint64_t>(RowBlocksOf(b.norm.rows).count * b.norm.hidden) * sizeof(float);
-}
-
-template <int32_t kDevice>
-const char* RejectForwardOn(const FbCall* call) {
-  return RejectForward(call, kDevice);
-}
-
-template <int32_t kDevice>
-const char* RejectBackwardOn(const FbCall* call) {
-  return RejectBackward(call, kDevice);
 }
 
 using Launch = int32_t (*)(const FbCall* call, void* workspace);
@@ -60,25 +48,18 @@ int32_t Prepare(int32_t device_type, int32_t device_index) {
   return 0;
 }
 
-const FbKernel* Table() {
-  static const FbKernel table = [] {
-    FbKernel kernel = {};
-    kernel.struct_size = sizeof(FbKernel);
-    kernel.abi_version = FB_ABI_VERSION;
-    kernel.name = "rms_norm";
-    kernel.version = "0.1.0";
-    kernel.prepare = Prepare;
-    kernel.entries[FB_FORWARD][FB_CPU] = {RejectForwardOn<FB_CPU>, NoWorkspace, ForwardCpuHere()};
-    kernel.entries[FB_BACKWARD][FB_CPU] = {RejectBackwardOn<FB_CPU>, BackwardCpuWorkspace,
-                                           BackwardCpuHere()};
+FbKernel MakeTable() {
+  FbKernel table = NewTable("rms_norm", Prepare);
+  table.entries[FB_FORWARD][FB_CPU] = {RejectOn<RejectForward, FB_CPU>, NoWorkspace,
+                                       ForwardCpuHere()};
+  table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<RejectBackward, FB_CPU>, BackwardCpuWorkspace,
+                                        BackwardCpuHere()};
 #if defined(FB_HAVE_CUDA)
-    kernel.entries[FB_FORWARD][FB_CUDA] = {RejectForwardOn<FB_CUDA>, NoWorkspace, ForwardCuda};
-    kernel.entries[FB_BACKWARD][FB_CUDA] = {RejectBackwardOn<FB_CUDA>, BackwardCudaWorkspace,
-                                            BackwardCuda};
+  table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<RejectForward, FB_CUDA>, NoWorkspace, ForwardCuda};
+  table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<RejectBackward, FB_CUDA>, BackwardCudaWorkspace,
+                                         BackwardCuda};
 #endif
-    return kernel;
-  }();
-  return &table;
+  return table;
 }
 
 }  // namespace
@@ -86,5 +67,6 @@ const FbKernel* Table() {
 
 extern "C" __attribute__((visibility("default"))) const FbKernel*
 fb_get_kernel() {  // NOLINT(readability-identifier-naming): C.
-  return fuseboard::rms_norm::Table();
+  static const FbKernel table = fuseboard::rms_norm::MakeTable();
+  return &table;
 }

@@ -1,7 +1,7 @@
 // The table of swiglu.so.
 
 #include "kernels/abi/kernel_abi.h"
-#include "kernels/common/cpu_isa.h"
+#include "kernels/common/table.h"
 #include "kernels/swiglu/swiglu_call.h"
 #include "kernels/swiglu/swiglu_cpu.h"
 #if defined(FB_HAVE_CUDA)
@@ -11,18 +11,6 @@
 
 namespace fuseboard::swiglu {
 namespace {
-
-uint64_t NoWorkspace(const FbCall* /*call*/) { return 0; }
-
-template <int32_t kDevice>
-const char* RejectForwardOn(const FbCall* call) {
-  return RejectForward(call, kDevice);
-}
-
-template <int32_t kDevice>
-const char* RejectBackwardOn(const FbCall* call) {
-  return RejectBackward(call, kDevice);
-}
 
 using Launch = int32_t (*)(const FbCall* call, void* workspace);
 
@@ -54,24 +42,18 @@ int32_t Prepare(int32_t device_type, int32_t device_index) {
   return 0;
 }
 
-const FbKernel* Table() {
-  static const FbKernel table = [] {
-    FbKernel kernel = {};
-    kernel.struct_size = sizeof(FbKernel);
-    kernel.abi_version = FB_ABI_VERSION;
-    kernel.name = "swiglu";
-    kernel.version = "0.1.0";
-    kernel.prepare = Prepare;
-    kernel.entries[FB_FORWARD][FB_CPU] = {RejectForwardOn<FB_CPU>, NoWorkspace, ForwardCpuHere()};
-    kernel.entries[FB_BACKWARD][FB_CPU] = {RejectBackwardOn<FB_CPU>, NoWorkspace,
-                                           BackwardCpuHere()};
+FbKernel MakeTable() {
+  FbKernel table = NewTable("swiglu", Prepare);
+  table.entries[FB_FORWARD][FB_CPU] = {RejectOn<RejectForward, FB_CPU>, NoWorkspace,
+                                       ForwardCpuHere()};
+  table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<RejectBackward, FB_CPU>, NoWorkspace,
+                                        BackwardCpuHere()};
 #if defined(FB_HAVE_CUDA)
-    kernel.entries[FB_FORWARD][FB_CUDA] = {RejectForwardOn<FB_CUDA>, NoWorkspace, ForwardCuda};
-    kernel.entries[FB_BACKWARD][FB_CUDA] = {RejectBackwardOn<FB_CUDA>, NoWorkspace, BackwardCuda};
+  table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<RejectForward, FB_CUDA>, NoWorkspace, ForwardCuda};
+  table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<RejectBackward, FB_CUDA>, NoWorkspace,
+                                         BackwardCuda};
 #endif
-    return kernel;
-  }();
-  return &table;
+  return table;
 }
 
 }  // namespace
@@ -79,5 +61,6 @@ const FbKernel* Table() {
 
 extern "C" __attribute__((visibility("default"))) const FbKernel*
 fb_get_kernel() {  // NOLINT(readability-identifier-naming): C.
-  return fuseboard::swiglu::Table();
+  static const FbKernel table = fuseboard::swiglu::MakeTable();
+  return &table;
 }

@@ -1,14 +1,17 @@
 // Declares the operators of schemas.h and internal_schemas.h, and implements those without tensors.
+// Further operations declare themselves in their own files (registration.h).
 
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include <array>
+#include <string>
+#include <vector>
 
 #include "kernels/torch/counters.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/internal_schemas.h"
 #include "kernels/torch/kernel_table.h"
+#include "kernels/torch/registration.h"
 #include "kernels/torch/schemas.h"
 
 namespace fuseboard::torch_binding {
@@ -32,17 +35,14 @@ std::vector<std::string> DescribeKernel(int64_t kernel) {
 
 std::string CountersJson() { return Counters::Instance().ToJson(); }
 
-std::vector<std::string> Operations() { return {kOperationNames.begin(), kOperationNames.end()}; }
-
-constexpr std::array kDifferentiable = {kRmsNorm, kSwiglu, kCrossEntropy, kFusedLinearCrossEntropy};
-constexpr std::array kPairs = {kRmsNormForward,
-                               kRmsNormBackward,
-                               kSwigluForward,
-                               kSwigluBackward,
-                               kCrossEntropyForward,
-                               kCrossEntropyBackward,
-                               kFusedLinearCrossEntropyForward,
-                               kFusedLinearCrossEntropyBackward};
+std::vector<std::string> Operations() {
+  std::vector<std::string> registered;
+  for (const char* name : kOperationNames) {
+    const c10::OperatorName operator_name(std::string("fuseboard::") + name, "");
+    if (c10::Dispatcher::singleton().findOp(operator_name)) registered.emplace_back(name);
+  }
+  return registered;
+}
 
 }  // namespace
 
@@ -52,17 +52,18 @@ TORCH_LIBRARY(fuseboard, m) {
   m.def(kDescribeKernel, DescribeKernel);
   m.def(kCounters, CountersJson);
   m.def(kOperations, Operations);
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  for (const char* schema : kDifferentiable) m.def(schema, tags);
-  for (const char* schema : kPairs) m.def(schema, tags);
+  Define(m, {kRmsNorm, kRmsNormForward, kRmsNormBackward});
+  Define(m, {kSwiglu, kSwigluForward, kSwigluBackward});
+  Define(m, {kCrossEntropy, kCrossEntropyForward, kCrossEntropyBackward});
+  Define(m, {kFusedLinearCrossEntropy, kFusedLinearCrossEntropyForward,
+             kFusedLinearCrossEntropyBackward});
 }
 
-// A second derivative reaches these, and raises with the operator's name.
 TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) {
-  for (const std::string schema : kPairs) {
-    m.impl(schema.substr(0, schema.find('(')).c_str(),
-           torch::autograd::autogradNotImplementedFallback());
-  }
+  RefuseSecondDerivatives(
+      m, {"rms_norm_forward", "rms_norm_backward", "swiglu_forward", "swiglu_backward",
+          "cross_entropy_forward", "cross_entropy_backward", "fused_linear_cross_entropy_forward",
+          "fused_linear_cross_entropy_backward"});
 }
 
 }  // namespace fuseboard::torch_binding

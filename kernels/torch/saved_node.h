@@ -39,15 +39,17 @@ class BackwardGuard {
 // What the backward of a node works on.
 template <size_t kSaved, size_t kEdges, typename Attributes>
 struct BackwardInputs {
-  at::Tensor grad;
+  at::Tensor grad;                       // Of the first output; undefined only if there are more.
+  std::vector<at::Tensor> grads;         // Of all outputs, `grad` included, each may be undefined.
   std::array<at::Tensor, kSaved> saved;  // Undefined where an optional tensor was not given.
   std::array<bool, kEdges> needs;        // Which gradients are asked for.
   Attributes attributes;
   bool may_overwrite_saved;  // Nobody else will read what was saved.
 };
 
-// A node with one output, `kSaved` saved tensors, none of which is that output, `kEdges` inputs and
-// a std::tuple of numbers. `Derived` has a static function
+// A node with `kSaved` saved tensors, `kEdges` inputs and a std::tuple of numbers. It has one
+// output unless set_history is called for more, in their order; no gradient of any means no call of
+// Compute. `Derived` has a static function
 //   variable_list Compute(const Inputs&)
 // with a tensor, undefined if not needed, for each edge. The node may be freed, used again under
 // retain_graph, hooked and traced by compiled autograd like LibTorch's own.
@@ -60,6 +62,11 @@ class SavedNode : public torch::autograd::Node {
   void Save(size_t index, const at::Tensor& tensor) {
     saved_[index] = torch::autograd::SavedVariable(tensor, /*is_output=*/false);
   }
+  // Of an output of this node. REQUIRES: set_history has been called for it.
+  void SaveOutput(size_t index, const at::Tensor& tensor) {
+    saved_[index] = torch::autograd::SavedVariable(tensor, /*is_output=*/true);
+    is_output_[index] = true;
+  }
   void Save(size_t index, const std::optional<at::Tensor>& tensor) {
     Save(index, ValueOrUndefined(tensor));
   }
@@ -68,9 +75,11 @@ class SavedNode : public torch::autograd::Node {
   // Errors: c10::Error "Trying to backward through the graph a second time" after release.
   variable_list apply(variable_list&& grads) override {
     const std::lock_guard lock(mutex_);
-    if (!grads[0].defined()) return variable_list(kEdges);
-    Inputs inputs{std::move(grads[0]), Unpacked(), Needs(), attributes_,
-                  !torch::autograd::get_current_graph_task_keep_graph()};
+    const auto defined = [](const at::Tensor& grad) { return grad.defined(); };
+    if (std::none_of(grads.begin(), grads.end(), defined)) return variable_list(kEdges);
+    Inputs inputs{grads[0],    std::move(grads),
+                  Unpacked(),  Needs(),
+                  attributes_, !torch::autograd::get_current_graph_task_keep_graph()};
     const BackwardGuard guard;
     return Derived::Compute(inputs);
   }
@@ -81,7 +90,7 @@ class SavedNode : public torch::autograd::Node {
   }
 
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    for (const auto& variable : saved_) args.collect(variable, /*is_output=*/false);
+    for (size_t i = 0; i < kSaved; ++i) args.collect(saved_[i], is_output_[i]);
     std::apply([&](const auto&... attribute) { (args.collect(attribute), ...); }, attributes_);
   }
 
@@ -109,7 +118,7 @@ class SavedNode : public torch::autograd::Node {
  private:
   std::array<at::Tensor, kSaved> Unpacked() {
     std::array<at::Tensor, kSaved> tensors;
-    for (size_t i = 0; i < kSaved; ++i) tensors[i] = saved_[i].unpack();
+    for (size_t i = 0; i < kSaved; ++i) tensors[i] = saved_[i].unpack(shared_from_this());
     return tensors;
   }
 
@@ -142,6 +151,7 @@ class SavedNode : public torch::autograd::Node {
     const auto needs = packed.unpack<std::vector<bool>>();
     Inputs inputs{};
     inputs.grad = grads[0];
+    inputs.grads = grads;
     auto next = defined.begin();
     for (size_t i = 0; i < kSaved; ++i) {
       if (is_defined[i]) inputs.saved[i] = std::move(*next++);
@@ -159,6 +169,7 @@ class SavedNode : public torch::autograd::Node {
   }
 
   std::array<torch::autograd::SavedVariable, kSaved> saved_;
+  std::array<bool, kSaved> is_output_{};
   Attributes attributes_{};
 };
 

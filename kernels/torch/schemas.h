@@ -8,6 +8,8 @@
 // Every differentiable operator has its autograd in C++ and a second, non-differentiable pair
 // (*_forward, *_backward) below it, with fake (Meta) functions, which is what torch.compile traces.
 // A second derivative raises an error that names the operator.
+//
+// Operations that came later declare their schemas at the top of their own <operation>_op.cc.
 
 #ifndef KERNELS_TORCH_SCHEMAS_H_
 #define KERNELS_TORCH_SCHEMAS_H_
