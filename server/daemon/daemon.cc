@@ -4,7 +4,6 @@
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <filesystem>
 #include <utility>
@@ -13,83 +12,41 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/common/status_macros.h"
+#include "server/common/utf8.h"
+#include "server/daemon/daemon_core.h"
+#include "server/daemon/daemon_sockets.h"
 #include "server/daemon/instance_lock.h"
 #include "server/daemon/metrics_page.h"
 #include "server/daemon/reload.h"
 #include "server/daemon/unix_socket.h"
 #include "server/http/http_server.h"
-#include "server/rpc/catalog_rpc.h"
-#include "server/rpc/control_rpc.h"
-#include "server/rpc/profile_rpc.h"
-#include "server/rpc/resolver_rpc.h"
-#include "server/rpc/rpc_server.h"
-#include "server/rpc/status_rpc.h"
-#include "server/store/sqlite_store.h"
 
 namespace fuseboard {
 namespace {
 
 constexpr mode_t kStateDirMode = 0700;
 constexpr mode_t kSocketDirMode = 0755;
-constexpr mode_t kJobSocketMode = 0666;
-constexpr mode_t kAdminSocketMode = 0600;
 
 std::string ParentOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
 }
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
-
-std::vector<std::string> CatalogFolders(const v1::DaemonConfig& config) {
-  std::vector<std::string> folders = {absl::StrCat(config.home(), "/share/fuseboard/catalog")};
-  folders.insert(folders.end(), config.catalog_dirs().begin(), config.catalog_dirs().end());
-  return folders;
-}
-
-std::vector<std::string> LibraryFolders(const v1::DaemonConfig& config) {
-  return LibraryRegistry::Folders(config.home(),
-                                  {config.kernel_dirs().begin(), config.kernel_dirs().end()});
-}
-
-// The services of one socket. gRPC ties a service object to its server, so each socket has its own.
-struct ServiceSet {
-  ServiceSet(ResolverRpc::Config resolver, CatalogService* catalog_service, ReportStore* reports,
-             StatusRpc::DescribeFn describe, const ProcessTable* processes)
-      : resolver(resolver),
-        catalog(catalog_service, resolver.calls),
-        profile(reports, resolver.calls),
-        status(std::move(describe), processes, resolver.calls) {}
-
-  std::vector<grpc::Service*> All() { return {&resolver, &catalog, &profile, &status}; }
-
-  ResolverRpc resolver;
-  CatalogRpc catalog;
-  ProfileRpc profile;
-  StatusRpc status;
-};
 
 }  // namespace
 
 // Members are declared in the order in which they are opened; they end in reverse.
 class Daemon::Parts {
  public:
-  explicit Parts(v1::DaemonConfig config)
-      : started_at_(absl::Now()),
-        config_(std::move(config)),
-        deny_(config_.deny_file()),
-        libraries_(LibraryFolders(config_)),
-        processes_(&clock_, {.liveness = absl::Seconds(config_.liveness_seconds())}),
-        reports_(&processes_, {}) {}
+  explicit Parts(v1::DaemonConfig config) : started_at_(absl::Now()), config_(std::move(config)) {}
 
   absl::Status Open() {
     FB_RETURN_IF_ERROR(TakeLocks());
-    FB_ASSIGN_OR_RETURN(store_, SqliteStore::Open({.path = config_.state_dir() + "/store.sqlite"}));
-    FB_RETURN_IF_ERROR(OpenCore());
-    FB_RETURN_IF_ERROR(Serve());
+    FB_ASSIGN_OR_RETURN(core_, DaemonCore::Open(config_));
+    FB_ASSIGN_OR_RETURN(sockets_,
+                        DaemonSockets::Serve(config_, {.core = core_.get(),
+                                                       .calls = &calls_,
+                                                       .training = &training_,
+                                                       .draining = &draining_,
+                                                       .describe = [this] { return Describe(); }}));
     return ServeHttp();
   }
 
@@ -97,41 +54,42 @@ class Daemon::Parts {
     absl::Status status = TakeOver(next);
     (status.ok() ? reloads_.applied : reloads_.rejected).fetch_add(1);
     absl::MutexLock lock(&mutex_);
-    reload_problem_ = status.ok() ? "" : absl::StrCat("reload rejected: ", status.message());
+    // The name of a file stands in it as it is.
+    reload_problem_ =
+        status.ok() ? "" : ToUtf8(absl::StrCat("reload rejected: ", status.message()));
     return status;
   }
 
   void Drain() {
     draining_ = true;
-    const absl::Time deadline = absl::Now() + absl::Seconds(config_.drain_seconds());
-    for (const auto& server : {job_server_.get(), admin_server_.get()}) server->SetNotServing();
-    streams_->EndAll(absl::UnavailableError("the daemon is about to end"));
-    job_server_->Drain(deadline);
-    admin_server_->Drain(deadline);
-    hub_->Stop();
+    sockets_->Drain(absl::Now() + absl::Seconds(config_.drain_seconds()));
+    core_->hub()->Stop();
   }
 
   bool IdleTooLong() const {
     const double limit = config_.idle_exit_seconds();
-    return limit > 0 && hub_->WatchCount() == 0 && processes_.IdleTime() >= absl::Seconds(limit);
+    return limit > 0 && core_->hub()->WatchCount() == 0 &&
+           core_->processes()->IdleTime() >= absl::Seconds(limit);
   }
 
   v1::DescribeNodeResponse Describe() const {
     v1::DescribeNodeResponse node;
-    const Snapshot snapshot = snapshots_->Current();
+    const Snapshot snapshot = core_->snapshots()->Current();
     node.set_version(FB_VERSION);
     node.set_host(HostName());
     node.set_pid(getpid());
     node.set_started_at_us(absl::ToUnixMicros(started_at_));
     node.set_revision(snapshot.revision());
     node.set_store_id(snapshot.store_id);
-    node.set_store_kind(std::string(store_->kind()));
-    for (std::string& problem : snapshots_->Problems()) node.add_problems(std::move(problem));
+    node.set_store_kind(std::string(core_->store()->kind()));
+    for (std::string& problem : core_->snapshots()->Problems()) {
+      node.add_problems(std::move(problem));
+    }
     node.set_home(config_.home());
     node.set_job_address(absl::StrCat("unix:", config_.job_socket()));
     node.set_admin_address(absl::StrCat("unix:", config_.admin_socket()));
-    node.set_processes(processes_.LiveCount());
-    node.set_kernels(catalog_service_->ListKernels().kernels_size());
+    node.set_processes(core_->processes()->LiveCount());
+    node.set_kernels(core_->catalog_service()->ListKernels().kernels_size());
     node.set_catalog_entries(snapshot.catalog->entries().size());
     node.set_draining(draining_);
     absl::MutexLock lock(&mutex_);
@@ -154,67 +112,14 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  absl::Status OpenCore() {
-    FB_ASSIGN_OR_RETURN(std::shared_ptr<const Catalog> catalog,
-                        Catalog::Load(CatalogFolders(config_)));
-    FB_ASSIGN_OR_RETURN(snapshots_, SnapshotSource::Create({.clock = &clock_,
-                                                            .store = store_.get(),
-                                                            .catalog = std::move(catalog),
-                                                            .libraries = &libraries_,
-                                                            .deny = &deny_,
-                                                            .node = HostName()}));
-    hub_ = std::make_unique<PlanHub>(
-        PlanHub::Config{.clock = &clock_, .snapshots = snapshots_.get(), .processes = &processes_});
-    resolver_service_ = std::make_unique<ResolverService>(
-        ResolverService::Config{.snapshots = snapshots_.get(),
-                                .processes = &processes_,
-                                .liveness = absl::Seconds(config_.liveness_seconds())});
-    catalog_service_ = std::make_unique<CatalogService>(snapshots_.get(), &processes_);
-    control_service_ =
-        std::make_unique<ControlService>(ControlService::Config{.clock = &clock_,
-                                                                .store = store_.get(),
-                                                                .snapshots = snapshots_.get(),
-                                                                .processes = &processes_});
-    hub_->Start();
-    return absl::OkStatus();
-  }
-
-  absl::Status Serve() {
-    streams_ = std::make_unique<PlanStreams>(hub_.get(), &calls_);
-    const ResolverRpc::Config resolver = {.service = resolver_service_.get(),
-                                          .streams = streams_.get(),
-                                          .calls = &calls_,
-                                          .training = &training_,
-                                          .draining = &draining_};
-    const auto make_services = [&] {
-      return std::make_unique<ServiceSet>(
-          resolver, catalog_service_.get(), &reports_, [this] { return Describe(); }, &processes_);
-    };
-    job_services_ = make_services();
-    admin_services_ = make_services();
-    control_rpc_ = std::make_unique<ControlRpc>(control_service_.get(), &calls_);
-    for (const std::string& socket : {config_.job_socket(), config_.admin_socket()}) {
-      FB_RETURN_IF_ERROR(RemoveStaleSocket(socket));
-    }
-    std::vector<grpc::Service*> admin = admin_services_->All();
-    admin.push_back(control_rpc_.get());
-    FB_ASSIGN_OR_RETURN(admin_server_, RpcServer::Start(config_.admin_socket(),
-                                                        config_.max_request_bytes(), admin));
-    FB_RETURN_IF_ERROR(SetSocketMode(config_.admin_socket(), kAdminSocketMode));
-    FB_ASSIGN_OR_RETURN(
-        job_server_,
-        RpcServer::Start(config_.job_socket(), config_.max_request_bytes(), job_services_->All()));
-    return SetSocketMode(config_.job_socket(), kJobSocketMode);
-  }
-
   absl::Status ServeHttp() {
     if (config_.http_address().empty()) return absl::OkStatus();
     metrics_ = std::make_unique<MetricsPage>(MetricsPage::Config{.started_at = started_at_,
-                                                                 .store = store_.get(),
-                                                                 .snapshots = snapshots_.get(),
-                                                                 .processes = &processes_,
-                                                                 .reports = &reports_,
-                                                                 .hub = hub_.get(),
+                                                                 .store = core_->store(),
+                                                                 .snapshots = core_->snapshots(),
+                                                                 .processes = core_->processes(),
+                                                                 .reports = core_->reports(),
+                                                                 .hub = core_->hub(),
                                                                  .calls = &calls_,
                                                                  .training = &training_,
                                                                  .reloads = &reloads_});
@@ -235,16 +140,12 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  // All that can fail comes before all that changes anything.
   absl::Status TakeOver(const absl::StatusOr<v1::DaemonConfig>& next) {
     FB_RETURN_IF_ERROR(next.status());
     FB_RETURN_IF_ERROR(CheckReloadable(config_, *next));
-    FB_ASSIGN_OR_RETURN(std::shared_ptr<const Catalog> catalog,
-                        Catalog::Load(CatalogFolders(*next)));
-    snapshots_->Reconfigure(std::move(catalog), LibraryFolders(*next));
+    FB_RETURN_IF_ERROR(core_->Reconfigure(*next));
     config_.set_drain_seconds(next->drain_seconds());
     config_.set_idle_exit_seconds(next->idle_exit_seconds());
-    hub_->PublishNow();
     return absl::OkStatus();
   }
 
@@ -252,7 +153,6 @@ class Daemon::Parts {
   std::vector<InstanceLock> locks_;
   // Other threads read only what a reload never writes.
   v1::DaemonConfig config_;
-  SystemClock clock_;
   std::atomic<bool> draining_{false};
   ReloadCounts reloads_;
   CallStats calls_;
@@ -261,22 +161,8 @@ class Daemon::Parts {
   std::string bound_http_address_ ABSL_GUARDED_BY(mutex_);
   std::string reload_problem_ ABSL_GUARDED_BY(mutex_);
 
-  DenyFile deny_;
-  LibraryRegistry libraries_;
-  std::unique_ptr<SqliteStore> store_;
-  ProcessTable processes_;
-  ReportStore reports_;
-  std::unique_ptr<SnapshotSource> snapshots_;
-  std::unique_ptr<PlanHub> hub_;
-  std::unique_ptr<ResolverService> resolver_service_;
-  std::unique_ptr<CatalogService> catalog_service_;
-  std::unique_ptr<ControlService> control_service_;
-  std::unique_ptr<PlanStreams> streams_;
-  std::unique_ptr<ServiceSet> job_services_;
-  std::unique_ptr<ServiceSet> admin_services_;
-  std::unique_ptr<ControlRpc> control_rpc_;
-  std::unique_ptr<RpcServer> admin_server_;
-  std::unique_ptr<RpcServer> job_server_;
+  std::unique_ptr<DaemonCore> core_;
+  std::unique_ptr<DaemonSockets> sockets_;
   std::unique_ptr<MetricsPage> metrics_;
   std::unique_ptr<HttpServer> http_;
 };
