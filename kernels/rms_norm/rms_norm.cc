@@ -13,9 +13,7 @@ namespace fuseboard::rms_norm {
 namespace {
 
 uint64_t BackwardCpuWorkspace(const FbCall* call) {
-  const BackwardCall b = BackwardOf(*call);
-  if (IsAbsent(b.dweight)) return 0;
-  return static_cast<uint64_t>(RowBlocksOf(b.norm.rows).count * b.norm.hidden) * sizeof(float);
+  return BackwardCpuWorkspaceOf(BackwardOf(*call));
 }
 
 using Launch = int32_t (*)(const FbCall* call, void* workspace);

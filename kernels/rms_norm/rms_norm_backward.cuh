@@ -1,4 +1,5 @@
-// RMSNorm backward on the GPU. With n = x * rstd and g = dy * (offset + weight):
+// RMSNorm backward on the GPU, and with kAdd that of fused_add_rms_norm, where x is the sum and its
+// other gradient `dsum` is added to dx. With n = x * rstd and g = dy * (offset + weight):
 //   dx = rstd * (g - n * mean(g * n)),   dweight = sum over rows of dy * n  (n rounded to the dtype
 //   of x where the model rounds it)
 //
@@ -22,6 +23,8 @@ struct BackwardArgs {
   const void* x;
   const void* weight;  // Or NULL.
   const float* rstd;
+  const void* dsum;  // kAdd: added to dx; or NULL.
+  int64_t dsum_stride;
   void* dx;         // Or NULL.
   float* partials;  // [sums, hidden], or NULL: no dweight.
   int64_t dy_stride;
@@ -47,11 +50,11 @@ __device__ __forceinline__ void LoadWeight(const BackwardArgs& args, int64_t col
 // The shared memory of a block: a ring of `stages` rows of x and dy, then one row of f32. Each
 // thread has its own 16-byte slots, side by side with its neighbours' (no bank conflicts), and
 // touches no other's, so that the ring needs no barrier.
-template <typename X, typename DY, int kPacks>
+template <typename X, typename DY, bool kAdd, int kPacks>
 struct BackwardRing {
   static constexpr int kLanes = kPackLanes<X>;
   static constexpr int kDyChunks = static_cast<int>(sizeof(DY) / sizeof(X));
-  static constexpr int kStageSlots = kPacks * (1 + kDyChunks);
+  static constexpr int kStageSlots = kPacks * (1 + kDyChunks + (kAdd ? 1 : 0));
   static constexpr int kFloatChunks = kLanes / 4;
 
   uint4* base;
@@ -64,6 +67,9 @@ struct BackwardRing {
   __device__ uint4* DySlot(int stage, int p, int chunk) const {
     return base + (stage * kStageSlots + kPacks + p * kDyChunks + chunk) * threads + thread;
   }
+  __device__ uint4* DsumSlot(int stage, int p) const {
+    return base + (stage * kStageSlots + kPacks * (1 + kDyChunks) + p) * threads + thread;
+  }
   // Of thread `of` in the block.
   __device__ float4* FloatSlot(int stages, int p, int chunk, int of) const {
     return reinterpret_cast<float4*>(
@@ -72,6 +78,9 @@ struct BackwardRing {
 
   __device__ void LoadX(int stage, int p, float (&out)[kLanes]) const {
     LoadFloats<X, kLanes>(reinterpret_cast<const X*>(XSlot(stage, p)), out);
+  }
+  __device__ void LoadDsum(int stage, int p, float (&out)[kLanes]) const {
+    LoadFloats<X, kLanes>(reinterpret_cast<const X*>(DsumSlot(stage, p)), out);
   }
   __device__ void LoadDy(int stage, int p, float (&out)[kLanes]) const {
     Lanes<DY, kLanes> lanes;
@@ -98,8 +107,9 @@ struct BackwardRing {
     }
   }
   // Starts copying pack `p` of a row, whose pack in the row is `pack`.
-  __device__ void Fetch(int stage, int p, const X* x, const DY* dy, int pack) const {
+  __device__ void Fetch(int stage, int p, const X* x, const DY* dy, const X* dsum, int pack) const {
     CopyAsync16(XSlot(stage, p), x + pack * kLanes);
+    if (kAdd && dsum != nullptr) CopyAsync16(DsumSlot(stage, p), dsum + pack * kLanes);
 #pragma unroll
     for (int c = 0; c < kDyChunks; ++c) {
       CopyAsync16(DySlot(stage, p, c), reinterpret_cast<const uint4*>(dy + pack * kLanes) + c);
@@ -121,10 +131,10 @@ __device__ __forceinline__ void WaitForStage(int stages) {
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
 // next row is fetched into a slot as soon as its pack of this row has been used.
 // REQUIRES: all rows in 16-byte runs; 1 <= stages <= 3.
-template <typename X, typename DY, int kPacks>
+template <typename X, typename DY, bool kAdd, int kPacks>
 __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
     RmsNormBackwardKernel(const BackwardArgs args) {
-  using Ring = BackwardRing<X, DY, kPacks>;
+  using Ring = BackwardRing<X, DY, kAdd, kPacks>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ RowSumStorage sums;
@@ -147,13 +157,18 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
     return static_cast<const DY*>(args.dy) + row * args.dy_stride;
   };
 
+  const auto dsum_row = [&](int64_t row) -> const X* {
+    if (!kAdd || args.dsum == nullptr) return nullptr;
+    return static_cast<const X*>(args.dsum) + row * args.dsum_stride;
+  };
+
   for (int stage = 0; stage < stages; ++stage) {
     const int64_t row = first_row + stage * row_step + threadIdx.y;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       if (row < args.norm.rows && pack < row_packs) {
-        ring.Fetch(stage, p, x_row(row), dy_row(row), pack);
+        ring.Fetch(stage, p, x_row(row), dy_row(row), dsum_row(row), pack);
       }
     }
     CopyAsyncCommit();
@@ -218,7 +233,11 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
       float x[kLanes], dy[kLanes];
       ring.LoadX(stage, p, x);
       ring.LoadDy(stage, p, dy);
-      if (next < args.norm.rows) ring.Fetch(stage, p, x_row(next), dy_row(next), pack);
+      [[maybe_unused]] float dsum[kLanes] = {};
+      if (kAdd && args.dsum != nullptr) ring.LoadDsum(stage, p, dsum);
+      if (next < args.norm.rows) {
+        ring.Fetch(stage, p, x_row(next), dy_row(next), dsum_row(next), pack);
+      }
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
       if (args.dx != nullptr) {
@@ -226,6 +245,10 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
         load_weight(p, pack, w);
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) dx[i] = rstd * (dy[i] * w[i] - x[i] * mean);
+        if constexpr (kAdd) {
+#pragma unroll
+          for (int i = 0; i < kLanes; ++i) dx[i] += dsum[i];
+        }
         X* out = static_cast<X*>(args.dx) + row * args.dx_stride;
         StoreFloats<X, kLanes>(out + pack * kLanes, dx);
       }
@@ -265,7 +288,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
 
 // Any alignment and width, element by element; each row is read twice, the second time from L1 or
 // L2, and dweight is added up in memory: a row of partials per row of the block.
-template <typename X, typename DY>
+template <typename X, typename DY, bool kAdd>
 __global__ void __launch_bounds__(512) RmsNormBackwardLoopingKernel(const BackwardArgs args) {
   __shared__ RowSumStorage sums;
   AllowDependentLaunch();
@@ -307,7 +330,12 @@ __global__ void __launch_bounds__(512) RmsNormBackwardLoopingKernel(const Backwa
       xs[0] *= rstd;
       if (args.dx != nullptr) {
         LoadWeight<1>(args, i, w);
-        const float dx[1] = {rstd * (dys[0] * w[0] - xs[0] * mean)};
+        float dx[1] = {rstd * (dys[0] * w[0] - xs[0] * mean)};
+        if (kAdd && args.dsum != nullptr) {
+          float dsum[1];
+          LoadFloats<X, 1>(static_cast<const X*>(args.dsum) + row * args.dsum_stride + i, dsum);
+          dx[0] += dsum[0];
+        }
         StoreFloats<X, 1>(static_cast<X*>(args.dx) + row * args.dx_stride + i, dx);
       }
       if (args.partials == nullptr) continue;
@@ -322,9 +350,25 @@ inline constexpr int kDweightLanes = 32;
 
 // dweight[c] = the sum of partials[0 .. count)[c], as kDweightLanes interleaved sums and then their
 // sum. blockDim = (kDweightColumns, kDweightLanes), one block per kDweightColumns columns.
-__global__ void __launch_bounds__(kDweightColumns* kDweightLanes)
+static __global__ void __launch_bounds__(kDweightColumns* kDweightLanes)
     RmsNormDweightKernel(const float* partials, int64_t count, int64_t hidden, void* dweight,
-                         int32_t dtype);
+                         int32_t dtype) {
+  __shared__ float sums[kDweightLanes][kDweightColumns];
+  WaitForPredecessor();
+  const int64_t column = int64_t{blockIdx.x} * kDweightColumns + threadIdx.x;
+  float sum = 0.0f;
+  if (column < hidden) {
+#pragma unroll 8
+    for (int64_t i = threadIdx.y; i < count; i += kDweightLanes) {
+      sum += partials[i * hidden + column];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || column >= hidden) return;
+  for (int lane = 1; lane < kDweightLanes; ++lane) sum += sums[lane][threadIdx.x];
+  StoreFloatOf(dtype, dweight, column, sum);
+}
 
 }  // namespace fuseboard::rms_norm
 

@@ -8,6 +8,8 @@ namespace {
 // Columns are counted in 32 bits within a row; a row of 2^31 floats is 8 GiB.
 constexpr int64_t kMaxHidden = INT32_MAX;
 
+}  // namespace
+
 // The dtype of y: what the model's own expression gives.
 int32_t OutputDType(const FbTensor& x, const FbTensor& weight, int32_t casting) {
   if (IsAbsent(weight) || casting != FB_CASTING_LLAMA) return x.dtype;
@@ -28,13 +30,14 @@ const char* CheckParams(const FbCall& call) {
   return nullptr;
 }
 
-const char* CheckInput(const FbCall& call, const FbTensor& x, const FbTensor& weight) {
-  if (x.ndim != 2) return Reject("x: want 2 dimensions, got %d", x.ndim);
-  if (const char* why = CheckMatrix(call, "x", x, x.shape[0], x.shape[1])) return why;
-  if (const char* why = CheckFloatDType("x", x)) return why;
+const char* CheckInput(const FbCall& call, const char* name, const FbTensor& x,
+                       const FbTensor& weight) {
+  if (x.ndim != 2) return Reject("%s: want 2 dimensions, got %d", name, x.ndim);
+  if (const char* why = CheckMatrix(call, name, x, x.shape[0], x.shape[1])) return why;
+  if (const char* why = CheckFloatDType(name, x)) return why;
   if (x.shape[1] < 1 || x.shape[1] > kMaxHidden) {
-    return Reject("x: want hidden in [1, %lld], got %lld", static_cast<long long>(kMaxHidden),
-                  static_cast<long long>(x.shape[1]));
+    return Reject("%s: want hidden in [1, %lld], got %lld", name,
+                  static_cast<long long>(kMaxHidden), static_cast<long long>(x.shape[1]));
   }
   if (IsAbsent(weight)) return nullptr;
   if (const char* why = CheckVector(call, "weight", weight, x.shape[1], VectorStride::kOne)) {
@@ -48,14 +51,26 @@ const char* CheckRstd(const FbCall& call, const FbTensor& rstd, int64_t rows) {
   return CheckDType("rstd", rstd, FB_F32);
 }
 
-}  // namespace
+const char* CheckGradients(const FbCall& call, const FbTensor& x, const FbTensor& weight,
+                           const FbTensor& dx, const FbTensor& dweight) {
+  if (!IsAbsent(dx)) {
+    if (const char* why = CheckOutputMatrix(call, "dx", dx, x.shape[0], x.shape[1])) return why;
+    if (const char* why = CheckDType("dx", dx, x.dtype)) return why;
+  }
+  if (IsAbsent(dweight)) return nullptr;
+  if (IsAbsent(weight)) return Reject("dweight: want absent without a weight, got a tensor");
+  if (const char* why = CheckVector(call, "dweight", dweight, x.shape[1], VectorStride::kOne)) {
+    return why;
+  }
+  return CheckDType("dweight", dweight, weight.dtype);
+}
 
 const char* RejectForward(const FbCall* call, int32_t device_type) {
   if (const char* why = CheckCall(call, device_type, 2, 2, sizeof(FbRmsNormParams))) return why;
   if (const char* why = CheckParams(*call)) return why;
   const FbTensor& x = call->inputs[0];
   const FbTensor& weight = call->inputs[1];
-  if (const char* why = CheckInput(*call, x, weight)) return why;
+  if (const char* why = CheckInput(*call, "x", x, weight)) return why;
 
   const FbTensor& y = call->outputs[0];
   const auto& params = *static_cast<const FbRmsNormParams*>(call->params);
@@ -71,23 +86,12 @@ const char* RejectBackward(const FbCall* call, int32_t device_type) {
   const FbTensor& x = call->inputs[1];
   const FbTensor& weight = call->inputs[2];
   const auto& params = *static_cast<const FbRmsNormParams*>(call->params);
-  if (const char* why = CheckInput(*call, x, weight)) return why;
+  if (const char* why = CheckInput(*call, "x", x, weight)) return why;
   if (const char* why = CheckMatrix(*call, "dy", dy, x.shape[0], x.shape[1])) return why;
   if (const char* why = CheckDType("dy", dy, OutputDType(x, weight, params.casting))) return why;
   if (const char* why = CheckRstd(*call, call->inputs[3], x.shape[0])) return why;
 
-  const FbTensor& dx = call->outputs[0];
-  const FbTensor& dweight = call->outputs[1];
-  if (!IsAbsent(dx)) {
-    if (const char* why = CheckOutputMatrix(*call, "dx", dx, x.shape[0], x.shape[1])) return why;
-    if (const char* why = CheckDType("dx", dx, x.dtype)) return why;
-  }
-  if (IsAbsent(dweight)) return nullptr;
-  if (IsAbsent(weight)) return Reject("dweight: want absent without a weight, got a tensor");
-  if (const char* why = CheckVector(*call, "dweight", dweight, x.shape[1], VectorStride::kOne)) {
-    return why;
-  }
-  return CheckDType("dweight", dweight, weight.dtype);
+  return CheckGradients(*call, x, weight, call->outputs[0], call->outputs[1]);
 }
 
 }  // namespace fuseboard::rms_norm

@@ -24,6 +24,9 @@ struct ForwardCall {
   const FbTensor& y;
   const FbTensor& rstd;  // Or absent.
   Norm norm;
+  // fused_add_rms_norm only: what is added to x before the norm, and where that sum goes.
+  const FbTensor* residual = nullptr;
+  const FbTensor* sum = nullptr;
 };
 
 struct BackwardCall {
@@ -34,7 +37,18 @@ struct BackwardCall {
   const FbTensor& dx;       // Or absent.
   const FbTensor& dweight;  // Or absent.
   Norm norm;
+  // fused_add_rms_norm only, or NULL: another gradient of x, added to dx. Dtype of x.
+  const FbTensor* dsum = nullptr;
 };
+
+// Checks that fused_add_rms_norm shares. `x` is what is normalised; y and dy have OutputDType.
+int32_t OutputDType(const FbTensor& x, const FbTensor& weight, int32_t casting);
+const char* CheckParams(const FbCall& call);
+const char* CheckInput(const FbCall& call, const char* name, const FbTensor& x,
+                       const FbTensor& weight);
+const char* CheckRstd(const FbCall& call, const FbTensor& rstd, int64_t rows);
+const char* CheckGradients(const FbCall& call, const FbTensor& x, const FbTensor& weight,
+                           const FbTensor& dx, const FbTensor& dweight);
 
 // FbEntry::reject_reason of both phases on a device type.
 const char* RejectForward(const FbCall* call, int32_t device_type);

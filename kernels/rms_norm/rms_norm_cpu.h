@@ -4,6 +4,7 @@
 #define KERNELS_RMS_NORM_RMS_NORM_CPU_H_
 
 #include "kernels/abi/kernel_abi.h"
+#include "kernels/rms_norm/rms_norm_call.h"
 
 namespace fuseboard::rms_norm {
 
@@ -35,6 +36,12 @@ constexpr RowBlocks RowBlocksOf(int64_t rows) {
   const int64_t spread = (rows + kMaxBlocks - 1) / kMaxBlocks;
   const int64_t per_block = spread > kMinRows ? spread : kMinRows;
   return {per_block, (rows + per_block - 1) / per_block};
+}
+
+// Room for the sums of the row blocks.
+inline uint64_t BackwardCpuWorkspaceOf(const BackwardCall& b) {
+  if (IsAbsent(b.dweight)) return 0;
+  return static_cast<uint64_t>(RowBlocksOf(b.norm.rows).count * b.norm.hidden) * sizeof(float);
 }
 
 }  // namespace fuseboard::rms_norm

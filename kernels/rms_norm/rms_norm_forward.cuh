@@ -17,7 +17,11 @@ struct ForwardArgs {
   const void* x;
   const void* weight;  // Or NULL.
   void* y;
-  float* rstd;  // Or NULL.
+  float* rstd;           // Or NULL.
+  const void* residual;  // kAdd: of the dtype of x.
+  void* sum;             // kAdd: likewise.
+  int64_t residual_stride;
+  int64_t sum_stride;
   int64_t x_stride;
   int64_t y_stride;
   int32_t weight_dtype;
@@ -36,10 +40,22 @@ __device__ __forceinline__ void Scale(float (&v)[kLanes], float rstd, const Norm
   for (int i = 0; i < kLanes; ++i) v[i] *= norm.offset + weight[i];
 }
 
+template <typename X, int kLanes>
+__device__ __forceinline__ Lanes<X, kLanes> AddLanes(const Lanes<X, kLanes>& a,
+                                                     const Lanes<X, kLanes>& b) {
+  float x[kLanes];
+  float y[kLanes];
+  Unpack<X, kLanes>(a, x);
+  Unpack<X, kLanes>(b, y);
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) x[i] += y[i];
+  return PackFloats<X, kLanes>(x);
+}
+
 // Rows held in registers, kPacks packs per thread. blockDim = (threads per row, rows per block).
-// kSameWeight: weight has the dtype X, which makes its loads as short as x's.
-// REQUIRES: all rows in 16-byte runs.
-template <typename X, typename Y, bool kSameWeight, int kPacks>
+// kSameWeight: weight has the dtype X, which makes its loads as short as x's. kAdd: the row is
+// x + residual, rounded to X and stored as `sum`. REQUIRES: all rows in 16-byte runs.
+template <typename X, typename Y, bool kSameWeight, bool kAdd, int kPacks>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     RmsNormForwardKernel(const ForwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
@@ -67,6 +83,26 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
       const int pack = first + p * step;
       held[p] = {};
       if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
+    }
+    if constexpr (kAdd) {
+      const int64_t at = active ? row : 0;
+      const X* residual = static_cast<const X*>(args.residual) + at * args.residual_stride;
+      X* sum = static_cast<X*>(args.sum) + at * args.sum_stride;
+      Lanes<X, kLanes> added[kPacks];
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int pack = first + p * step;
+        added[p] = {};
+        if (active && pack < row_packs) {
+          added[p] = LoadLanes<X, kLanes>(residual + pack * kLanes);
+        }
+      }
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int pack = first + p * step;
+        held[p] = AddLanes<X, kLanes>(held[p], added[p]);
+        if (active && pack < row_packs) StoreLanes<X, kLanes>(sum + pack * kLanes, held[p]);
+      }
     }
     Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
     if constexpr (kHoldWeight) {
@@ -118,7 +154,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 }
 
 // Any alignment and width, element by element; reads each row twice, the second time from L1 or L2.
-template <typename X, typename Y>
+// With kAdd the second time is of the sum, of which a thread reads what it wrote.
+template <typename X, typename Y, bool kAdd>
 __global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const ForwardArgs args) {
   __shared__ RowSumStorage sums;
   const bool has_weight = args.weight != nullptr;
@@ -131,12 +168,22 @@ __global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const Forward
     const int64_t hidden = active ? args.norm.hidden : 0;
     const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
     Y* y = static_cast<Y*>(args.y) + (active ? row : 0) * args.y_stride;
+    [[maybe_unused]] const X* residual =
+        static_cast<const X*>(args.residual) + (active ? row : 0) * args.residual_stride;
+    X* sum_row = static_cast<X*>(args.sum) + (active ? row : 0) * args.sum_stride;
 
     float square = 0.0f;
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
       float v[1];
       LoadFloats<X, 1>(x + i, v);
+      if constexpr (kAdd) {
+        float r[1];
+        LoadFloats<X, 1>(residual + i, r);
+        v[0] += r[0];
+        RoundFloats<X, 1>(v);
+        StoreFloats<X, 1>(sum_row + i, v);
+      }
       square += v[0] * v[0];
     }
     const float sum = RowSum(square, sums.block[turn], sums.cluster[turn]);
@@ -147,7 +194,7 @@ __global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const Forward
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
       float v[1];
       float w[1] = {};
-      LoadFloats<X, 1>(x + i, v);
+      LoadFloats<X, 1>((kAdd ? sum_row : x) + i, v);
       if (has_weight) LoadFloatsOf<1>(args.weight_dtype, args.weight, i, w);
       Scale<X, 1>(v, rstd, args.norm, has_weight, w);
       StoreFloats<Y, 1>(y + i, v);

@@ -1,0 +1,157 @@
+// Host side of the backward kernels, for rms_norm and, with kAdd, for fused_add_rms_norm.
+
+#ifndef KERNELS_RMS_NORM_RMS_NORM_BACKWARD_LAUNCH_CUH_
+#define KERNELS_RMS_NORM_RMS_NORM_BACKWARD_LAUNCH_CUH_
+
+#include <algorithm>
+
+#include "kernels/common/launch.cuh"
+#include "kernels/rms_norm/rms_norm_backward.cuh"
+#include "kernels/rms_norm/rms_norm_policy.h"
+
+namespace fuseboard::rms_norm {
+
+using BackwardKernel = void (*)(BackwardArgs);
+
+template <bool kAdd, typename X, typename DY>
+BackwardKernel SelectBackwardKernel(int packs) {
+  switch (packs) {
+    case 1:
+      return RmsNormBackwardKernel<X, DY, kAdd, 1>;
+    case 2:
+      return RmsNormBackwardKernel<X, DY, kAdd, 2>;
+    case 4:
+      return RmsNormBackwardKernel<X, DY, kAdd, 4>;
+    case 8:
+      return RmsNormBackwardKernel<X, DY, kAdd, 8>;
+    default:
+      return RmsNormBackwardLoopingKernel<X, DY, kAdd>;
+  }
+}
+
+// dy has the dtype of x or f32.
+template <bool kAdd>
+BackwardKernel SelectBackwardKernel(int32_t x_dtype, bool same_dy, int packs) {
+  return DispatchFloat(x_dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return same_dy ? SelectBackwardKernel<kAdd, X, X>(packs)
+                   : SelectBackwardKernel<kAdd, X, float>(packs);
+  });
+}
+
+// How a call is cut, and the number of partial sums of dweight.
+struct BackwardPlan {
+  Policy policy;
+  int64_t blocks;
+  int64_t sums;
+  int shared_bytes;
+};
+
+// Bytes of an element of what is read beside x.
+inline int OtherBytes(const BackwardCall& b) {
+  const int dy_bytes = b.dy.dtype == FB_F32 ? 4 : 2;
+  return dy_bytes + (b.dsum == nullptr ? 0 : b.x.dtype == FB_F32 ? 4 : 2);
+}
+
+inline bool InPacks(const BackwardCall& b, int x_bytes, int dy_bytes) {
+  const bool weight = IsAbsent(b.weight) || reinterpret_cast<uintptr_t>(b.weight.data) % 16 == 0;
+  const bool dsum = b.dsum == nullptr || IsAbsent(*b.dsum) || IsAlignedRows(*b.dsum, x_bytes, 16);
+  const bool dx = IsAbsent(b.dx) || IsAlignedRows(b.dx, x_bytes, 16);
+  return b.norm.hidden % (16 / x_bytes) == 0 && IsAlignedRows(b.x, x_bytes, 16) &&
+         IsAlignedRows(b.dy, dy_bytes, 16) && dsum && weight && dx;
+}
+
+// As the policy for the device says.
+inline Policy PolicyOfBackward(const FbCall& call, const BackwardCall& b) {
+  const int x_bytes = b.x.dtype == FB_F32 ? 4 : 2;
+  const int dy_bytes = b.dy.dtype == FB_F32 ? 4 : 2;
+  Policy policy = {};
+  if (InPacks(b, x_bytes, dy_bytes)) {
+    policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, OtherBytes(b));
+  }
+  return policy.packs == 0 ? SelectLooping(b.norm.hidden) : policy;
+}
+
+inline BackwardPlan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  const auto [rows, hidden] = std::pair{b.norm.rows, b.norm.hidden};
+  BackwardPlan plan = {};
+  plan.policy = policy;
+  if (policy.packs == 0) {
+    plan.blocks = LoopingBackwardBlocks(policy, rows, hidden, call.sm_count);
+    plan.sums = plan.blocks * policy.rows_per_block;
+    return plan;
+  }
+  plan.blocks = BackwardBlocks(policy, rows, call.sm_count);
+  plan.sums = plan.blocks / policy.cluster;
+  plan.shared_bytes =
+      static_cast<int>(BackwardSharedBytes(policy, b.x.dtype == FB_F32 ? 4 : 2, OtherBytes(b)));
+  return plan;
+}
+
+// Room for the partial sums of dweight.
+inline uint64_t BackwardWorkspaceOf(const FbCall& call, const BackwardCall& b) {
+  if (IsAbsent(b.dweight)) return 0;
+  return static_cast<uint64_t>(PlanOf(call, b, PolicyOfBackward(call, b)).sums * b.norm.hidden) *
+         sizeof(float);
+}
+
+template <bool kAdd>
+int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, const Policy& policy,
+                         void* workspace) {
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  const bool has_dweight = !IsAbsent(b.dweight);
+  const bool has_dsum = kAdd && !IsAbsent(*b.dsum);
+  if (IsAbsent(b.dx) && !has_dweight) return cudaSuccess;
+
+  const BackwardPlan plan = PlanOf(call, b, policy);
+  if (plan.blocks > 0) {
+    const LaunchShape shape = {
+        .blocks = plan.blocks,
+        .threads = dim3(plan.policy.threads_per_row, plan.policy.rows_per_block),
+        .cluster = plan.policy.cluster,
+        .shared_bytes = plan.shared_bytes,
+        .stream = stream};
+    const BackwardArgs args = {.dy = b.dy.data,
+                               .x = b.x.data,
+                               .weight = IsAbsent(b.weight) ? nullptr : b.weight.data,
+                               .rstd = static_cast<const float*>(b.rstd.data),
+                               .dsum = has_dsum ? b.dsum->data : nullptr,
+                               .dsum_stride = has_dsum ? b.dsum->stride[0] : 0,
+                               .dx = IsAbsent(b.dx) ? nullptr : b.dx.data,
+                               .partials = has_dweight ? static_cast<float*>(workspace) : nullptr,
+                               .dy_stride = b.dy.stride[0],
+                               .x_stride = b.x.stride[0],
+                               .dx_stride = b.dx.stride[0],
+                               .weight_dtype = b.weight.dtype,
+                               .stages = plan.policy.stages,
+                               .shared_weight = plan.policy.shared_weight,
+                               .norm = b.norm};
+    const BackwardKernel kernel =
+        SelectBackwardKernel<kAdd>(b.x.dtype, b.dy.dtype == b.x.dtype, plan.policy.packs);
+    if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
+  }
+  if (!has_dweight) return cudaSuccess;
+  const LaunchShape shape = {.blocks = CeilDiv(b.norm.hidden, kDweightColumns),
+                             .threads = dim3(kDweightColumns, kDweightLanes),
+                             .dependent = call.sm >= 90 && plan.blocks > 0,
+                             .stream = stream};
+  return LaunchKernel(RmsNormDweightKernel, shape, static_cast<const float*>(workspace), plan.sums,
+                      b.norm.hidden, b.dweight.data, b.dweight.dtype);
+}
+
+template <bool kAdd>
+int32_t LoadBackwardKernelsAs() {
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int packs : {0, 1, 2, 4, 8}) {
+      for (const bool same_dy : {true, false}) {
+        const cudaError_t error = LoadKernel(SelectBackwardKernel<kAdd>(dtype, same_dy, packs));
+        if (error != cudaSuccess) return error;
+      }
+    }
+  }
+  return LoadKernel(RmsNormDweightKernel);
+}
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_RMS_NORM_BACKWARD_LAUNCH_CUH_

@@ -1,0 +1,112 @@
+// Host side of the forward kernels, for rms_norm and, with kAdd, for fused_add_rms_norm.
+
+#ifndef KERNELS_RMS_NORM_RMS_NORM_FORWARD_LAUNCH_CUH_
+#define KERNELS_RMS_NORM_RMS_NORM_FORWARD_LAUNCH_CUH_
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/common/dispatch.h"
+#include "kernels/common/launch.cuh"
+#include "kernels/rms_norm/rms_norm_forward.cuh"
+#include "kernels/rms_norm/rms_norm_policy.h"
+
+namespace fuseboard::rms_norm {
+
+using ForwardKernel = void (*)(ForwardArgs);
+
+template <bool kAdd, typename X, typename Y, bool kSameWeight>
+ForwardKernel SelectForwardKernel(int packs) {
+  switch (packs) {
+    case 1:
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 1>;
+    case 2:
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 2>;
+    case 4:
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 4>;
+    case 8:
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 8>;
+    default:
+      return RmsNormForwardLoopingKernel<X, Y, kAdd>;
+  }
+}
+
+// y is either of the dtype of x or f32; the weight matters only when it is that of x.
+template <bool kAdd, typename X>
+ForwardKernel SelectForwardKernel(bool same_y, bool same_weight, int packs) {
+  if (same_y && same_weight) return SelectForwardKernel<kAdd, X, X, true>(packs);
+  if (same_y) return SelectForwardKernel<kAdd, X, X, false>(packs);
+  return SelectForwardKernel<kAdd, X, float, false>(packs);
+}
+
+inline bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
+  const auto aligned = [&](const FbTensor* tensor) {
+    return tensor == nullptr || IsAlignedRows(*tensor, x_bytes, 16);
+  };
+  const int lanes = 16 / x_bytes;
+  const bool weight = IsAbsent(f.weight) || reinterpret_cast<uintptr_t>(f.weight.data) % 16 == 0;
+  return f.norm.hidden % lanes == 0 && IsAlignedRows(f.x, x_bytes, 16) &&
+         IsAlignedRows(f.y, y_bytes, 16) && aligned(f.residual) && aligned(f.sum) && weight;
+}
+
+// As the policy for the device says.
+inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
+  const int x_bytes = f.x.dtype == FB_F32 ? 4 : 2;
+  const int y_bytes = f.y.dtype == FB_F32 ? 4 : 2;
+  Policy policy = {};
+  if (InPacks(f, x_bytes, y_bytes)) policy = SelectForward(call.sm, f.norm.hidden * x_bytes / 16);
+  return policy.packs == 0 ? SelectLooping(f.norm.hidden) : policy;
+}
+
+template <bool kAdd>
+int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& policy) {
+  if (f.norm.rows == 0) return cudaSuccess;
+  const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
+  const ForwardKernel kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return SelectForwardKernel<kAdd, X>(f.y.dtype == f.x.dtype, same_weight, policy.packs);
+  });
+  int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
+  if (policy.packs != 0 && policy.blocks_per_sm > 0) {
+    groups = std::min<int64_t>(groups, int64_t{call.sm_count} * policy.blocks_per_sm);
+  }
+  const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
+                             .threads = dim3(policy.threads_per_row, policy.rows_per_block),
+                             .cluster = policy.cluster,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(
+      kernel, shape,
+      ForwardArgs{.x = f.x.data,
+                  .weight = IsAbsent(f.weight) ? nullptr : f.weight.data,
+                  .y = f.y.data,
+                  .rstd = static_cast<float*>(IsAbsent(f.rstd) ? nullptr : f.rstd.data),
+                  .residual = kAdd ? f.residual->data : nullptr,
+                  .sum = kAdd ? f.sum->data : nullptr,
+                  .residual_stride = kAdd ? f.residual->stride[0] : 0,
+                  .sum_stride = kAdd ? f.sum->stride[0] : 0,
+                  .x_stride = f.x.stride[0],
+                  .y_stride = f.y.stride[0],
+                  .weight_dtype = f.weight.dtype,
+                  .norm = f.norm});
+}
+
+template <bool kAdd>
+int32_t LoadForwardKernelsAs() {
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int packs : {0, 1, 2, 4, 8}) {
+      for (const auto& [same_y, same_weight] :
+           {std::pair{true, true}, {true, false}, {false, false}}) {
+        const ForwardKernel kernel = DispatchFloat(dtype, [&](auto tag) {
+          return SelectForwardKernel<kAdd, typename decltype(tag)::type>(same_y, same_weight,
+                                                                         packs);
+        });
+        if (const cudaError_t error = LoadKernel(kernel); error != cudaSuccess) return error;
+      }
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_RMS_NORM_FORWARD_LAUNCH_CUH_
