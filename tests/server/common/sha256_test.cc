@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/common/file_reader.h"
 #include "tests/testing/sample_node.h"
 #include "tests/testing/status_matchers.h"
@@ -21,12 +22,13 @@ using ::fuseboard::testing::IsOk;
 using ::fuseboard::testing::StatusIs;
 using ::fuseboard::testing::TemporaryFolder;
 
-constexpr char kOfNothing[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+constexpr absl::string_view kOfNothing =
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 // Messages of FIPS 180 and of NIST's examples for it, with their digests.
 std::vector<std::pair<std::string, std::string>> NistVectors() {
   return {
-      {"", kOfNothing},
+      {"", std::string(kOfNothing)},
       {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
       {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
@@ -60,7 +62,7 @@ TEST(Sha256Test, ZeroBytesCount) {
 
 TEST(Sha256Test, FormIsSixtyFourLowerCaseHexDigits) {
   EXPECT_TRUE(IsSha256(kOfNothing));
-  const std::string digest = kOfNothing;
+  const std::string digest(kOfNothing);
   EXPECT_FALSE(IsSha256(""));
   EXPECT_FALSE(IsSha256(digest.substr(1)));
   EXPECT_FALSE(IsSha256(digest + "0"));

@@ -62,17 +62,17 @@ TEST(TextProtoTest, FieldsCommentsAndLineEndsOfBothKindsAreRead) {
 
 TEST(TextProtoTest, ErrorNamesTheFileTheLineAndTheColumnCountedFromOne) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"homee: \"/a\"",
-       "config:1:6: Message type \"fuseboard.v1.DaemonConfig\" has no field named \"homee\"."},
-      {"\n  home \"/a\"", "config:2:8: Expected \":\", found \"\"/a\"\"."},
+      {R"(homee: "/a")",
+       R"(config:1:6: Message type "fuseboard.v1.DaemonConfig" has no field named "homee".)"},
+      {"\n  home \"/a\"", R"(config:2:8: Expected ":", found ""/a"".)"},
       {"home: 3", "config:1:7: Expected string, got: 3"},
-      {"home: \"/a\" home: \"/b\"",
-       "config:1:16: Non-repeated field \"home\" is specified multiple times."},
+      {R"(home: "/a" home: "/b")",
+       R"(config:1:16: Non-repeated field "home" is specified multiple times.)"},
       {"max_request_bytes: 9223372036854775808",
        "config:1:20: Integer out of range (9223372036854775808)"},
       {"max_request_bytes: 1.5", "config:1:20: Expected integer, got: 1.5"},
-      {"home: \"/a", "config:1:10: Unexpected end of string."},
-      {"home", "config:1:5: Expected \":\", found \"\"."},
+      {R"(home: "/a)", "config:1:10: Unexpected end of string."},
+      {"home", R"(config:1:5: Expected ":", found "".)"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_THAT(Parse(text), StatusIs(kInvalid, HasSubstr(message))) << text;
@@ -82,7 +82,7 @@ TEST(TextProtoTest, ErrorNamesTheFileTheLineAndTheColumnCountedFromOne) {
 TEST(TextProtoTest, RefusedTextLeavesNothingOfItInTheMessage) {
   v1::DaemonConfig config;
   config.set_home("/before");
-  EXPECT_THAT(ParseTextProto("home: \"/a\" bad", "config", &config), StatusIs(kInvalid));
+  EXPECT_THAT(ParseTextProto(R"(home: "/a" bad)", "config", &config), StatusIs(kInvalid));
   EXPECT_EQ(config.ByteSizeLong(), 0U);
 }
 
@@ -153,7 +153,7 @@ TEST(TextProtoTest, FileThatCannotBeReadLeavesTheErrorOfReading) {
   EXPECT_THAT(
       LoadTextProto(folder.path(), &config),
       StatusIs(absl::StatusCode::kFailedPrecondition, folder.path() + " is not a regular file"));
-  folder.Write("config.textpb", "home: \"/a\"");
+  folder.Write("config.textpb", R"(home: "/a")");
   EXPECT_THAT(
       LoadTextProto(path, &config, /*max_bytes=*/9),
       StatusIs(absl::StatusCode::kResourceExhausted, path + " has 10 bytes, want at most 9"));

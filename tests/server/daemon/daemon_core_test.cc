@@ -23,14 +23,12 @@ using ::fuseboard::testing::TemporaryFolder;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kCatalogFile[] = "share/fuseboard/catalog/all.textpb";
-
 class DaemonCoreTest : public ::testing::Test {
  protected:
   DaemonCoreTest() {
     std::string text;
     google::protobuf::TextFormat::PrintToString(SampleCatalog(), &text);
-    home_.Write(kCatalogFile, text);
+    home_.Write(catalog_file_, text);
     for (const Library& library : SampleLibraries()) {
       home_.WriteLibrary("lib/fuseboard/kernels", library.manifest, library.manifest.name());
     }
@@ -40,6 +38,7 @@ class DaemonCoreTest : public ::testing::Test {
     config_.set_liveness_seconds(7);
   }
 
+  const std::string catalog_file_ = "share/fuseboard/catalog/all.textpb";
   const TemporaryFolder home_;
   const TemporaryFolder state_;
   v1::DaemonConfig config_;
@@ -71,7 +70,7 @@ TEST_F(DaemonCoreTest, ReopenedCoreHasTheSameStoreAndRevision) {
 }
 
 TEST_F(DaemonCoreTest, BrokenCatalogueIsAnErrorThatNamesItsFile) {
-  const std::string path = home_.Write(kCatalogFile, "entries {");
+  const std::string path = home_.Write(catalog_file_, "entries {");
   EXPECT_THAT(DaemonCore::Open(config_),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path + ":1:")));
 }
@@ -87,7 +86,7 @@ TEST_F(DaemonCoreTest, ReconfigureTakesOverCatalogueAndLibraries) {
   ASSERT_THAT(core, IsOk());
   const int64_t revision = (*core)->snapshots()->Current().revision();
   home_.WriteLibrary("more", SampleKernel("geglu").manifest, "code");
-  home_.Write(kCatalogFile, "");
+  home_.Write(catalog_file_, "");
   v1::DaemonConfig next = config_;
   next.add_kernel_dirs(home_.Path("more"));
   ASSERT_THAT((*core)->Reconfigure(next), IsOk());
