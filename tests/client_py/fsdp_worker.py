@@ -25,7 +25,7 @@ from fuseboard import _agreement
 from torch import distributed
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from torch_side import COMPOSITES, Bench, operators
+from torch_side import COMPOSITES, Bench, no_second_way, operators
 
 # How a model is cut: where the head's weight is, and whether it is whole after the forward.
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -151,8 +151,9 @@ def loss_outside_of_the_model(two: Two) -> None:
             logits = model(input_ids=ids).logits[:, :-1]
             losses.append(F.cross_entropy(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1)))
         same(*(loss.detach() for loss in losses))
-        for loss in losses:
-            loss.backward()
+        with no_second_way():
+            for loss in losses:
+                loss.backward()
         two.assert_same_gradients()
         two.step()
     assert two.bench.losses_ran() == 2, two.bench.losses_ran()
@@ -191,6 +192,14 @@ def logits_read_after_the_backward(two: Two) -> None:
 def gradient_through_logits(two: Two) -> None:
     for output in two.forward():
         (output.loss + output.logits.square().mean()).backward()
+    two.assert_same_gradients()
+
+
+@case
+def gradient_through_a_sum_of_logits(two: Two) -> None:
+    """Its gradient is one number, seen as a whole tensor."""
+    for output in two.forward():
+        output.logits.sum().backward()
     two.assert_same_gradients()
 
 

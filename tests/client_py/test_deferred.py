@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model
 from fuseboard._deferred import DeferredLogits
 from fuseboard._errors import DeferredLogitsError
+from fuseboard._head_source import HeadSource
 from torch import nn
 from torch_side import COMPOSITES, HEAD_ONLY, Bench, assert_same_gradients, pair
 
@@ -306,6 +307,46 @@ def test_backward_from_the_logits_themselves(bench: Bench, native: Any) -> None:
     assert_same_gradients(bench.model, native)
     for logits in both(bench, native):
         torch.autograd.backward([logits.float() * 2], [torch.ones(logits.shape).cumsum(-1)])
+    assert_same_gradients(bench.model, native)
+
+
+def test_backward_with_a_gradient_of_one_number_is_not_taken_for_zero(
+    bench: Bench, native: Any
+) -> None:
+    for logits in both(bench, native):
+        torch.autograd.backward([logits], [torch.ones(()).expand(logits.shape)])
+    assert_same_gradients(bench.model, native)
+
+
+def test_fused_loss_wakes_the_node_behind_the_logits_and_computes_nothing_there(
+    bench: Bench, native: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interposed(torch.autograd.Function):
+        """Stands for DistributedDataParallel: identity that wants to be told of the backward."""
+
+        @staticmethod
+        def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            told.append(tuple(grad.shape))
+            return grad
+
+    told: list[tuple[int, ...]] = []
+    computed: list[object] = []
+    gradients_of = HeadSource.gradients
+    monkeypatch.setattr(
+        HeadSource,
+        "gradients",
+        lambda self, *args: computed.append(args) or gradients_of(self, *args),
+    )
+    labels = tiny_batch()["input_ids"].view(-1)
+    for logits in both(bench, native):
+        passed = Interposed.apply(logits)
+        F.cross_entropy(passed.view(-1, VOCABULARY), labels).backward()
+    assert told == [(2, 11, VOCABULARY)] * 2 and computed == []
+    assert bench.losses_ran() == 1
     assert_same_gradients(bench.model, native)
 
 

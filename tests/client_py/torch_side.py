@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from fakes.catalogue import ROOT, Libraries, plan_for
 from fakes.operators import FakeOperators
 from fakes.tiny_models import gradients
 from fuseboard._binding import Binding
+from fuseboard._head_source import HeadSource
 from fuseboard._patcher import ModelPatcher
 from fuseboard._plan import DecisionKind
 
@@ -47,6 +50,20 @@ class Bench:
 
     def losses_ran(self) -> int:
         return len(self.operators.ran("fused_linear_cross_entropy"))
+
+
+@contextlib.contextmanager
+def no_second_way() -> Iterator[None]:
+    """Inside, no gradient may be computed through the logits: a fused loss has its own."""
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("a gradient came through the logits")
+
+    before, HeadSource.gradients = HeadSource.gradients, refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        HeadSource.gradients = before  # type: ignore[method-assign]
 
 
 class BuiltOperators:

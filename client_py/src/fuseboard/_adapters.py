@@ -18,7 +18,7 @@ from fuseboard._bound import BoundForward, Operation
 from fuseboard._errors import KernelRejected
 from fuseboard._first_use import MAX_ROWS, FirstUse
 from fuseboard._head import HeadOperation, head_refusal
-from fuseboard._head_source import LossOperation
+from fuseboard._loss_operation import LossOperation
 
 _PLAIN = (torch.Tensor, nn.Parameter)
 _CASTINGS = {"llama": 0, "gemma": 1, "none": 2}

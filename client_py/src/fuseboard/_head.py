@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from fuseboard._autocast import Autocast
 from fuseboard._bound import BoundForward
 from fuseboard._deferred import defer
 from fuseboard._fingerprint import own_class
-from fuseboard._head_source import Autocast, HeadSource, LossOperation, take_entry
+from fuseboard._head_source import HeadSource, take_entry
+from fuseboard._loss_operation import LossOperation
 from fuseboard._sharding import UnknownSharding, shards_of
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

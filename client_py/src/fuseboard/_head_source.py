@@ -18,74 +18,13 @@ import torch
 from torch import nn
 
 from fuseboard import _agreement
-from fuseboard._binding import COMPOSITE, Operators
+from fuseboard._autocast import Autocast
 from fuseboard._bound import BoundForward
-from fuseboard._deferred import LossRequest
 from fuseboard._errors import DeferredLogitsError
-from fuseboard._first_use import MAX_ROWS, FirstUse
+from fuseboard._logits_source import LossRequest
+from fuseboard._loss_operation import LossOperation
 from fuseboard._sharding import Shards
 from fuseboard._staleness import Snapshot, version
-
-_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
-
-
-@dataclasses.dataclass(frozen=True)
-class LossOperation:
-    """The fused loss, as a plan has it."""
-
-    operators: Operators
-    handle: int
-    dweight_dtype: int
-    chunk_bytes: int
-    first_use: FirstUse
-
-    def loss(
-        self,
-        request: LossRequest,
-        rows: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """The loss over `rows`, which stand for those of `request`."""
-
-        def compare(handle: int) -> torch.Tensor:
-            few = dataclasses.replace(
-                request, target=request.target[:MAX_ROWS].detach(), reduction="sum"
-            )
-            bare = None if bias is None else bias.detach()
-            return self._call(few, rows[:MAX_ROWS].detach(), weight.detach(), bare, handle)
-
-        allowed = self.first_use.allows(rows, self.handle, compare)
-        # The composite has the same peak of memory: a job that only fits fused must go on.
-        return self._call(request, rows, weight, bias, self.handle if allowed else COMPOSITE)
-
-    def _call(
-        self,
-        request: LossRequest,
-        rows: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        handle: int,
-    ) -> torch.Tensor:
-        loss: torch.Tensor = self.operators.fused_linear_cross_entropy(
-            rows,
-            weight,
-            bias,
-            request.target,
-            request.class_weight,
-            None,
-            request.ignore_index,
-            request.label_smoothing,
-            request.softcap,
-            request.logit_scale,
-            0.0,
-            False,
-            _REDUCTIONS[request.reduction],
-            self.dweight_dtype,
-            self.chunk_bytes,
-            handle,
-        )[0]
-        return loss
 
 
 @dataclasses.dataclass
@@ -108,32 +47,6 @@ def take_entry(module: nn.Module) -> Entry | None:
     _entered.entry = None
     entry.handled = True
     return entry
-
-
-@dataclasses.dataclass(frozen=True)
-class Autocast:
-    """State of autocast for one kind of device."""
-
-    device_type: str
-    enabled: bool
-    dtype: torch.dtype
-
-    @classmethod
-    def current(cls, device_type: str) -> Autocast:
-        """What holds now."""
-        return cls(
-            device_type,
-            torch.is_autocast_enabled(device_type),
-            torch.get_autocast_dtype(device_type),
-        )
-
-    def enter(self) -> torch.autocast:
-        """A context in which it holds."""
-        return torch.autocast(self.device_type, self.dtype, self.enabled, cache_enabled=False)
-
-    def cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As autocast casts the inputs of a matrix product."""
-        return tensor.to(self.dtype) if self.enabled else tensor
 
 
 class HeadSource:
