@@ -10,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fuseboard import _cupti, _profile
+from fuseboard._devices import peak_rss_bytes
 from fuseboard._measure import KernelCount, Measurement, Method, Variant, Window
-from fuseboard._profile import StepWindows, measure_window, peak_rss_bytes
+from fuseboard._profile import StepWindows, measure_window
 from fuseboard._schedule import Phase, Schedule
 from fuseboard._sources import Counts, SourceError
 

@@ -2,90 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import time
-import types
-import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fuseboard import _daemon, _environment, _options, _report, _requirements, _uplink
-from fuseboard._channel import Connection
-from fuseboard._errors import DaemonUnreachable, FuseboardError, KernelUnavailable
-from fuseboard._messages import Request
-from fuseboard._options import Options
-from fuseboard._plan import Plan, native_plan
+from fuseboard import _environment, _options, _report
+from fuseboard._errors import DaemonUnreachable, FuseboardError
+from fuseboard._patched import Patched, session_of
 from fuseboard._registry import registry
-from fuseboard._session import Session
+from fuseboard._start import start
 
 if TYPE_CHECKING:
     from torch import nn
-    from typing_extensions import Self
 
-    from fuseboard._measure import Window
+    from fuseboard._session import Session
 
-_log = logging.getLogger("fuseboard")
 # All that patch() may wait for a daemon: finding, starting, asking.
 _START_DEADLINE_S = 5.0
-
-
-class Patched:
-    """A handle on a patched model; a context manager that unpatches at its end.
-
-    Attributes:
-        problem: Why everything runs native, or empty.
-    """
-
-    def __init__(self, session: Session | None, problem: str = "") -> None:
-        self._session = session
-        self.problem = problem
-
-    def unpatch(self) -> None:
-        """Gives the model its own code back. May be called twice."""
-        if self._session is not None:
-            registry.remove(self._session)
-
-    def report(self) -> _report.Report:
-        """As `fuseboard.report`, of this model."""
-        return _report.describe(self._session, self.problem)
-
-    def state(self) -> dict[str, Any]:
-        """As `fuseboard.state`, of this model."""
-        return _report.state_of(self._session, self.problem)
-
-    def step(self) -> None:
-        """As `fuseboard.step`, of this model."""
-        if self._session is not None:
-            self._session.mark()
-
-    def window(self, steps: int = 5, *, warmup: int = 3) -> None:
-        """Measures the steps to come; the window then stands in `report` and at the daemon.
-
-        Args:
-            steps: Steps in which launches (GPU) or operators (CPU) are counted; they run slower.
-            warmup: Steps before them, without instruments, whose time is taken.
-
-        Raises:
-            ValueError: A number of steps that is out of range.
-        """
-        if self._session is not None:
-            self._session.measure(steps, warmup)
-
-    def add_window(self, window: Window, device_name: str) -> None:
-        """Takes a window that was measured elsewhere into `report` and to the daemon."""
-        if self._session is not None:
-            self._session.add_window(window, device_name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.unpatch()
 
 
 def patch(
@@ -142,7 +74,7 @@ def patch(
                 f"the model is patched with {earlier}, now asked for {options}: unpatch it first",
             )
         return Patched(session)
-    return _start(model, options)
+    return start(model, options, _START_DEADLINE_S)
 
 
 def _check_model(model: Any) -> None:
@@ -154,154 +86,12 @@ def _check_model(model: Any) -> None:
         raise TypeError(f"model is {type(model).__name__}, want a torch.nn.Module")
 
 
-def _model_type(model: Any) -> str:
-    return str(getattr(getattr(model, "config", None), "model_type", ""))
-
-
-def _placement(model: Any) -> object:
-    """Device and dtype of the model's first parameter: what a move changes."""
-    first = next(model.parameters(), None) if model is not None else None
-    return None if first is None else (first.device, first.dtype)
-
-
-def _describe(
-    reference: weakref.ref[Any], patcher: Any, job: _environment.Job, o: Options
-) -> Request:
-    model = reference()
-    return Request(
-        environment=_environment.describe_environment(model),
-        job=job,
-        sites=tuple(patcher.sites()),
-        opt_out=o.disable,
-        model_type=_model_type(model),
-    )
-
-
-def _new_session(model: Any, options: Options) -> Session:
-    """A session that has asked nobody yet. It holds the model weakly, as its patcher does."""
-    from fuseboard import _binding, _patcher
-
-    reference = weakref.ref(model)
-    job = _environment.describe_job(options.job)
-    patcher = _patcher.ModelPatcher(model, deferred_logits=options.deferred_logits)
-    return Session(
-        patcher,
-        lambda: _describe(reference, patcher, job, options),
-        lambda: _placement(reference()),
-        _binding.counters,
-    )
-
-
-def _start(model: Any, options: Options) -> Patched:
-    """From the model to a running session."""
-    start = _Start(options)
-    session: Session | None = None
-    try:
-        session = _new_session(model, options)
-        plan = start.ask(session.request)
-        session.begin(plan)
-        _requirements.check(session, options, start.connection, start.problem)
-        _go_on(model, session, options, start)
-    except BaseException as error:
-        if session is not None:
-            session.end(restore=True)
-        start.give_up()
-        if not isinstance(error, Exception) or isinstance(error, (FuseboardError, TypeError)):
-            raise
-        problem = f"{type(error).__name__}: {error}"  # A fault of ours must not stop training.
-        if options.require:
-            raise KernelUnavailable("START_FAILED", f"everything runs native: {problem}") from error
-        _log.warning("everything runs native: %s", problem, exc_info=True)
-        return Patched(None, problem)
-    return Patched(session, start.problem)
-
-
-def _go_on(model: Any, session: Session, options: Options, start: _Start) -> None:
-    """Lets a session that has begun follow the daemon by itself."""
-    from fuseboard import _steps
-
-    uplink = None
-    if start.connection is not None:
-        uplink = _uplink.Uplink(
-            registry.connections, start.connection, session, options.live, start.liveness_s
-        )
-    session.problem = start.problem
-    session.attach(_steps.StepBoundary(model, session.on_boundary), uplink)
-    registry.add(model, session, options)
-    if uplink is not None:
-        session.acknowledge_in_force()
-        uplink.start()
-
-
-class _Start:
-    """The calls to the daemon that `patch` waits for, under one deadline.
-
-    Attributes:
-        connection: To the daemon, also where it did not answer: it may do so later. None: there is
-            no daemon to hope for.
-        liveness_s: The daemon's liveness window.
-        problem: Why the daemon could not be asked, or empty.
-    """
-
-    def __init__(self, options: Options) -> None:
-        self.connection: Connection | None = None
-        self.liveness_s = _uplink.DEFAULT_LIVENESS_S
-        self.problem = ""
-        self._options = options
-        self._deadline = time.monotonic() + _START_DEADLINE_S
-
-    def ask(self, request: Request) -> Plan:
-        """The daemon's plan for `request`, or the native one with `problem` set.
-
-        Raises:
-            FuseboardError: The caller's mistake: UNKNOWN_KERNEL, or BAD_ADDRESS in `address`.
-        """
-        if registry.forked:
-            return self._native(request, "forked from a process that uses Fuseboard: use spawn")
-        try:
-            self._connect()
-            self._check_names()
-            assert self.connection is not None
-            plan, self.liveness_s = _uplink.resolve(self.connection, request, self._left_s())
-        except FuseboardError as error:
-            if error.code == "UNKNOWN_KERNEL" or (error.code == "BAD_ADDRESS" and self._named()):
-                raise
-            return self._native(request, str(error))
-        return plan
-
-    def give_up(self) -> None:
-        """Lets go of the connection."""
-        if self.connection is not None:
-            registry.connections.release(self.connection)
-            self.connection = None
-
-    def _connect(self) -> None:
-        found = _daemon.find_daemon(self._options.address, self._left_s())
-        self.connection = registry.connections.acquire(found.address)
-
-    def _check_names(self) -> None:
-        if self._options.require or self._options.disable:
-            assert self.connection is not None
-            known = _uplink.operations(self.connection, self._left_s())
-            _options.check_kernel_names(self._options, known)
-
-    def _named(self) -> bool:
-        return self._options.address is not None
-
-    def _left_s(self) -> float:
-        return max(self._deadline - time.monotonic(), 0.1)
-
-    def _native(self, request: Request, problem: str) -> Plan:
-        self.problem = problem
-        _log.warning("everything runs native: %s", problem)
-        return native_plan(request.sites, problem)
-
-
 def _select(model: nn.Module | Patched | None) -> list[Session]:
     if model is None:
         return list(registry.sessions())
     if isinstance(model, Patched):
-        return [] if model._session is None else [model._session]
+        session = session_of(model)
+        return [] if session is None else [session]
     found = registry.find(model)
     return [found[0]] if found is not None else []
 

@@ -8,9 +8,10 @@ from typing import Any
 from fuseboard import _messages
 from fuseboard._channel import Connection
 from fuseboard._errors import FuseboardError, KernelRejected, KernelUnavailable
+from fuseboard._in_force import InForce
 from fuseboard._options import Options
 from fuseboard._plan import DecisionKind
-from fuseboard._session import InForce, Session
+from fuseboard._session import Session
 
 _EXPLAIN_DEADLINE_S = 2.0
 

@@ -10,49 +10,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from fuseboard import _messages, _rank_policy
 from fuseboard._errors import FuseboardError
+from fuseboard._in_force import InForce, Offer, have_same_effect, now_us
 from fuseboard._measure import Variant, Window
 from fuseboard._messages import Request
-from fuseboard._plan import DecisionKind, OperationCounter, Plan, Rule, SiteRefusal, native_plan
+from fuseboard._plan import DecisionKind, OperationCounter, Plan, Rule, native_plan
 from fuseboard._reporter import Acknowledgement, Progress
+from fuseboard._session_windows import SessionWindows
 
 _log = logging.getLogger("fuseboard")
-_MOST_WINDOWS = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class InForce:
-    """The plan that the model runs, and since when.
-
-    Attributes:
-        plan: What is bound. Its revision is the daemon's newest that was dealt with.
-        step: The step before which it was applied.
-        at_us: Wall-clock time of that, microseconds since the Unix epoch.
-        refusals: Sites that could not be bound as decided and run native, with why.
-        kept: Sites that keep what they ran before although the daemon decided otherwise, with why.
-        error: Why the daemon's plan could not be applied at all, or empty.
-    """
-
-    plan: Plan
-    step: int = 0
-    at_us: int = 0
-    refusals: tuple[SiteRefusal, ...] = ()
-    kept: tuple[SiteRefusal, ...] = ()
-    error: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Offer:
-    """A plan that is prepared and waits for the next step boundary."""
-
-    plan: Plan
-    prepared: Any
-    kept: tuple[SiteRefusal, ...] = ()
 
 
 class Session:
@@ -88,8 +58,7 @@ class Session:
         self._offer: Offer | None = None
         self._boundary: Any = None
         self._uplink: Any = None
-        self._windows: tuple[Window, ...] = ()
-        self._measuring: Any = None
+        self._windows = SessionWindows(lambda: self.in_force.plan.revision, self._report_window)
         self._ended = False
         self.problem = ""
 
@@ -99,13 +68,13 @@ class Session:
         """Puts the first plan in force, before the first step; if that fails, the model is native."""
         try:
             refusals = tuple(self._patcher.apply(self._patcher.prepare(plan)))
-            self._in_force = InForce(plan, 0, _now_us(), refusals)
+            self._in_force = InForce(plan, 0, now_us(), refusals)
         except Exception as error:  # noqa: BLE001
             why = _text(error)
             _log.warning("everything runs native: %s", why)
             native = native_plan(self._request.sites, why, Rule.INCOMPATIBLE)
             native = dataclasses.replace(native, revision=plan.revision, store_id=plan.store_id)
-            self._in_force = InForce(native, 0, _now_us(), error=why)
+            self._in_force = InForce(native, 0, now_us(), error=why)
 
     def attach(self, boundary: Any, uplink: Any) -> None:
         """Takes the step boundary that calls `on_boundary`, and who is told what happened here."""
@@ -120,10 +89,7 @@ class Session:
                 self._switch(step)
         except Exception as error:  # noqa: BLE001
             _log.warning("step %d goes on unchanged: %s", step, _text(error))
-        if self._measuring is not None:
-            self._measuring.boundary(step)
-            if self._measuring.finished:
-                self._measuring = None
+        self._windows.boundary(step)
 
     def measure(self, steps: int, warmup: int) -> None:
         """Has a window over the next steps measured; one that is open already ends unfinished.
@@ -131,25 +97,13 @@ class Session:
         Raises:
             ValueError: A number of steps that is out of range.
         """
-        from fuseboard._profile import StepWindows
-        from fuseboard._schedule import Schedule
-
-        schedule = Schedule(active=steps, warmup=warmup)
-        environment = self._request.environment
         kinds = {decision.kind for decision in self.in_force.plan.decisions}
-        self._end_window()
-        self._measuring = StepWindows(
-            schedule,
+        self._windows.measure(
+            steps,
+            warmup,
             Variant.NATIVE if kinds <= {DecisionKind.NATIVE} else Variant.PLAN,
-            device_type=environment.device_type,
-            revision=lambda: self.in_force.plan.revision,
-            on_window=lambda w: self.add_window(w, environment.gpu_name or "cpu"),
+            self._request.environment,
         )
-
-    def _end_window(self) -> None:
-        measuring, self._measuring = self._measuring, None
-        if measuring is not None:
-            measuring.close()
 
     def mark(self) -> None:
         """Ends a step explicitly."""
@@ -159,14 +113,14 @@ class Session:
     def end(self, restore: bool) -> None:
         """Stops switching; with `restore` also gives the model its own code back. May be repeated."""
         self._ended = True
-        self._end_window()
+        self._windows.close()
         if self._boundary is not None:
             self._boundary.close()
         if restore:
             self._patcher.restore()
             native = native_plan(self._request.sites, "unpatched", Rule.OPT_OUT)
             with self._lock:
-                self._in_force = InForce(native, self.step, _now_us())
+                self._in_force = InForce(native, self.step, now_us())
 
     def _switch(self, step: int) -> None:
         with self._lock:
@@ -175,14 +129,14 @@ class Session:
         if offer is None:
             return
         refusals = before.refusals
-        if not _same_effect(offer.plan, before.plan):
+        if not have_same_effect(offer.plan, before.plan):
             try:
                 refusals = tuple(self._patcher.apply(offer.prepared))
             except Exception as error:  # noqa: BLE001
                 self._refuse(offer.plan, step, _text(error))
                 return
         with self._lock:
-            self._in_force = InForce(offer.plan, step, _now_us(), refusals, offer.kept)
+            self._in_force = InForce(offer.plan, step, now_us(), refusals, offer.kept)
         self.acknowledge_in_force()
 
     def _notice_move(self) -> None:
@@ -300,18 +254,20 @@ class Session:
     @property
     def windows(self) -> tuple[Window, ...]:
         """Measuring windows of this model, oldest first."""
-        return self._windows
+        return self._windows.finished
 
     def add_window(self, window: Window, device_name: str) -> None:
         """Takes a finished measuring window and has it reported. Returns at once."""
-        with self._lock:
-            self._windows = (*self._windows, window)[-_MOST_WINDOWS:]
+        self._windows.add(window, device_name)
+
+    def _report_window(self, window: Window, device_name: str) -> None:
         if self._uplink is not None:
             self._uplink.report_window(window, device_name)
 
     def forget_daemon(self) -> None:
         """In a forked child: nobody is told anything, no plan arrives."""
         self._lock = threading.RLock()
+        self._windows.after_fork()
         self._uplink = None
         self._offer = None
 
@@ -322,16 +278,8 @@ class Session:
         _log.warning("plan %d refused, the plan in force stays: %s", plan.revision, why)
         if self._uplink is not None:
             self._uplink.acknowledge(
-                Acknowledgement(plan.revision, plan.store_id, step, _now_us(), error=why)
+                Acknowledgement(plan.revision, plan.store_id, step, now_us(), error=why)
             )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _same_effect(one: Plan, other: Plan) -> bool:
-    return one.decisions == other.decisions and one.artifacts == other.artifacts
 
 
 def _text(error: Exception) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 
 from fuseboard._demo.config import DemoConfig
 from fuseboard._demo.corpus import batch_of
+from fuseboard._devices import peak_rss_bytes
 from fuseboard._measure import Variant, Window
-from fuseboard._profile import StepWindows, peak_rss_bytes
+from fuseboard._profile import StepWindows
 from fuseboard._schedule import Schedule
 
 
