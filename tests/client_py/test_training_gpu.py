@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.gpu
 
 STEPS = 100
+SEEDS = (0, 1, 2)  # One trajectory is too few: 100 bf16 steps make chance of a flipped bit.
 
 
 def text_batches(batch: int, length: int) -> torch.Tensor:
@@ -23,11 +24,11 @@ def text_batches(batch: int, length: int) -> torch.Tensor:
     return tokens.view(STEPS, batch, length).long().cuda()
 
 
-def losses(fused: bool, attention: str) -> list[float]:
-    """Losses of STEPS bf16 AdamW steps of a 4-layer Llama from one seed."""
+def losses(fused: bool, attention: str, seed: int = 0) -> list[float]:
+    """Losses of STEPS bf16 AdamW steps of a 4-layer Llama."""
     import fuseboard
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = transformers.LlamaConfig(
         hidden_size=512,
         intermediate_size=1536,
@@ -59,12 +60,15 @@ def losses(fused: bool, attention: str) -> list[float]:
 
 
 def test_fused_loss_stays_within_twice_the_spread_of_two_native_variants() -> None:
-    math, flash = losses(False, "math"), losses(False, "flash")
-    fused = losses(True, "flash")
-    spread = max(abs(a - b) for a, b in zip(math, flash, strict=True))
-    distance = max(min(abs(f - a), abs(f - b)) for f, a, b in zip(fused, math, flash, strict=True))
-    assert fused[-1] < 0.7 * fused[0], "the model must learn for the comparison to mean anything"
-    assert distance <= 2 * spread, f"fused is {distance:.4f} off, native variants {spread:.4f}"
+    spreads, distances = [], []
+    for seed in SEEDS:
+        math, flash = losses(False, "math", seed), losses(False, "flash", seed)
+        fused = losses(True, "flash", seed)
+        steps = list(zip(fused, math, flash, strict=True))
+        spreads.append(max(abs(a - b) for _, a, b in steps))
+        distances.append(max(min(abs(f - a), abs(f - b)) for f, a, b in steps))
+        assert fused[-1] < 0.7 * fused[0], "it must learn for the comparison to mean anything"
+    assert max(distances) <= 2 * max(spreads), f"fused is {distances} off, natives {spreads}"
 
 
 def test_two_fused_runs_are_bit_equal() -> None:
