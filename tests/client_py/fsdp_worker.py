@@ -243,6 +243,7 @@ def only_one_rank_reads(two: Two) -> None:
     for output in outputs:
         output.loss.backward()
     if two.rank == 0:
+        assert "not computed" in str(outputs[0])
         assert "the other ranks" in refused(lambda: outputs[0].logits.sum())
     distributed.barrier()
     if two.rank == 1:  # Too late: rank 0 has given up.

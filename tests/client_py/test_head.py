@@ -115,6 +115,9 @@ def test_logits_are_refused_once_the_weights_are_others(
     ) as raised:
         unread.sum()
     assert raised.value.code == "DEFERRED_LOGITS_LATE"
+    assert repr(unread) == "tensor(<not computed>, size=(2, 11, 96), dtype=torch.float32)"
+    assert f"{unread}" == str(unread) == repr(unread)
+    assert "not computed" not in repr(read)
 
 
 def test_logits_of_a_functional_call_are_those_of_its_weights(tmp_path: pathlib.Path) -> None:

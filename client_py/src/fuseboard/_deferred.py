@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from fuseboard._deferred_nodes import Anchor, Attach, Link, apply, grad_fn
 from fuseboard._lazy_loss import try_lazily
-from fuseboard._lazy_steps import METADATA, Rows, is_in_place, step_name
+from fuseboard._lazy_steps import METADATA, PRINTED, Rows, is_in_place, step_name
 from fuseboard._logits_source import LogitsSource
 
 
@@ -93,6 +93,12 @@ class DeferredLogits(torch.Tensor):
         """Whether an autograd function of someone else (DDP, checkpoint) returned this tensor."""
         return grad_fn(self) is not self._link
 
+    def described(self) -> str:
+        """What printing shows where the values cannot be had: a log line must end no training."""
+        with torch._C.DisableTorchFunctionSubclass():
+            shape = tuple(self.shape)
+            return f"tensor(<not computed>, size={shape}, dtype={self.dtype})"
+
     def ancestors(self) -> Iterator[DeferredLogits]:
         """This tensor and all it was made from, newest first."""
         current: DeferredLogits | None = self
@@ -148,6 +154,8 @@ class DeferredLogits(torch.Tensor):
                 with torch._C.DisableTorchFunctionSubclass():
                     return func(*args, **kwargs)
             if not first.recipe.was_read():
+                if name in PRINTED and first.recipe.source.obstacle():
+                    return first.described()
                 result = try_lazily(first, name, func, args, kwargs)
                 if result is not NotImplemented:
                     return result

@@ -125,6 +125,12 @@ class HeadSource:
         found = iter(torch.autograd.grad(logits, wanted, grad))
         return tuple(next(found) if n else None for n in needed)
 
+    def obstacle(self) -> str:
+        """Why this process alone cannot compute the logits now, or ""."""
+        if self._shards is not None and not self._shards.are_whole():
+            return self._change() or "the weights of the head are sharded"
+        return self._change()
+
     def _fused(self, request: LossRequest) -> torch.Tensor:
         cast = self._autocast.cast
         weight, *bias = self._held()
@@ -177,16 +183,17 @@ class HeadSource:
             yield
 
     def _check_unchanged(self) -> None:
+        change = self._change()
+        if change:
+            when = "the backward" if self._are_views else "optimizer.step()"
+            raise self._error(f"are read after {change}", f"read them before {when}")
+
+    def _change(self) -> str:
         now = version(self._inputs[0])
         if now != self._hidden_version:
-            what, how = "hidden states", f"version {self._hidden_version}, now {now}"
-        else:
-            what, how = "weights of the head", self._weights_then.change() or self._replaced()
-        if how:
-            raise self._error(
-                f"are read after the {what} changed ({how})",
-                f"read them before {'the backward' if self._are_views else 'optimizer.step()'}",
-            )
+            return f"the hidden states changed (version {self._hidden_version}, now {now})"
+        how = self._weights_then.change() or self._replaced()
+        return f"the weights of the head changed ({how})" if how else ""
 
     def _replaced(self) -> str:
         if self._shards is not None and not self._shards.are_whole():

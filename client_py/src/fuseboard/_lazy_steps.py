@@ -101,6 +101,9 @@ _IN_PLACE_OPERATORS = frozenset(
     }
 )
 
+# Made for people's eyes.
+PRINTED = frozenset({"__repr__", "__format__"})
+
 # Answered by the tensor's own header, without values.
 METADATA = frozenset(
     {

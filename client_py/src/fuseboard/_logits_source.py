@@ -29,7 +29,7 @@ class LossRequest:
 
 
 class LogitsSource(Protocol):
-    """Computes what DeferredLogits stands for. Both methods re-enter the projection's __call__.
+    """Computes what DeferredLogits stands for. `logits` and `loss` re-enter the projection's __call__.
 
     Errors: DeferredLogitsError if the weights or the hidden states changed meanwhile.
     """
@@ -49,4 +49,8 @@ class LogitsSource(Protocol):
         self, grad: torch.Tensor, needed: tuple[bool, ...]
     ) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the `inputs` that `defer` was given, from that of the logits."""
+        ...
+
+    def obstacle(self) -> str:
+        """Why the logits cannot be had now, or not by this process alone; else ""."""
         ...
