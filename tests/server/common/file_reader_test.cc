@@ -39,12 +39,14 @@ class OrdinaryUser {
 
 // Leaves a socket at `path`, as a daemon that was killed does.
 void LeaveSocket(const std::string& path) {
-  const OwnedFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+  const int number = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (number < 0) FAIL() << "no socket";
+  const OwnedFd fd(number);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   ASSERT_LT(path.size(), sizeof(address.sun_path));
   path.copy(address.sun_path, path.size());
-  ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(bind(number, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
 }
 
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }

@@ -91,11 +91,13 @@ TEST_F(DenyFileTest, UnreadableAfterAGoodLoadKeepsTheLastList) {
 TEST_F(DenyFileTest, SocketInItsPlaceIsNotTheSameAsAbsent) {
   Write("rms_norm");
   std::filesystem::remove(path_);
-  const OwnedFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+  const int number = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (number < 0) FAIL() << "no socket";
+  const OwnedFd fd(number);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(bind(number, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_THAT(file_.Poll()->operations, ElementsAre("rms_norm"));
   EXPECT_EQ(file_.Problem(), path_ + " is not a regular file; the last list stays in force");
 }

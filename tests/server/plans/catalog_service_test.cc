@@ -108,7 +108,9 @@ TEST_F(CatalogServiceTest, UnknownModelIsNotFoundAndTheKnownOnesAreNamed) {
   EXPECT_THAT(response, StatusIs(absl::StatusCode::kNotFound,
                                  R"(unknown model "lama", the catalogue names llama)"));
   EXPECT_EQ(ReasonOf(response.status()), "UNKNOWN_MODEL");
-  EXPECT_EQ(ErrorInfoOf(response.status())->metadata().at("model_type"), "lama");
+  const auto error = ErrorInfoOf(response.status());
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->metadata().at("model_type"), "lama");
 }
 
 TEST_F(CatalogServiceTest, CatalogueWithoutModelsSaysSo) {

@@ -65,6 +65,7 @@ class SwitchesTest : public ::testing::Test {
   std::vector<std::string> Keys() {
     const StoreListing listing = *disk_->List("");
     std::vector<std::string> keys;
+    keys.reserve(listing.entries.size());
     for (const StoreEntry& entry : listing.entries) keys.push_back(entry.key);
     return keys;
   }
