@@ -33,7 +33,7 @@ FbCuptiCode CodeOf(const Status& status) {
 Status CuptiLibrary::StartWindow() {
   Status started = session_.Start();
   if (started.ok()) {
-    std::lock_guard lock(mutex_);
+    std::scoped_lock lock(mutex_);
     report_.clear();
   }
   return started;
@@ -49,7 +49,7 @@ Status CuptiLibrary::StopWindow(const char** report) {
   *report = nullptr;
   StatusOr<FinishedWindow> finished = session_.Stop();
   if (!finished.ok()) return finished.status();
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   report_ = ReportJson(finished->report);
   *report = report_.c_str();
   return finished->completeness;

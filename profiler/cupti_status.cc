@@ -26,8 +26,8 @@ std::string_view Hint(CUptiResult result) {
 Status CuptiStatus(CUptiResult result, std::string_view call, std::string_view holder) {
   if (result == CUPTI_SUCCESS) return OkStatus();
   if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
-    return Status(StatusCode::kUnavailable,
-                  StrCat("another profiler holds CUPTI", holder.empty() ? "" : ": ", holder));
+    return {StatusCode::kUnavailable,
+            StrCat("another profiler holds CUPTI", holder.empty() ? "" : ": ", holder)};
   }
   const std::string_view hint = Hint(result);
   const std::string message =

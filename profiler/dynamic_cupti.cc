@@ -61,16 +61,16 @@ Status DynamicCupti::Load() {
   if (loaded_) return OkStatus();
   void* library = OpenLibrary();
   if (library == nullptr) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "libcupti.so.13 is not in this process or on this machine");
+    return {StatusCode::kFailedPrecondition,
+            "libcupti.so.13 is not in this process or on this machine"};
   }
   if (Status found = FindFunctions(library); !found.ok()) return found;
   uint32_t version = 0;
   const CUptiResult result = cupti_.get_version(&version);
   if (result != CUPTI_SUCCESS) return CuptiStatus(result, "cuptiGetVersion");
   if (version / 10000 != kCuptiMajor) {
-    return Status(StatusCode::kFailedPrecondition,
-                  StrCat("libcupti has major version ", version / 10000, ", want ", kCuptiMajor));
+    return {StatusCode::kFailedPrecondition,
+            StrCat("libcupti has major version ", version / 10000, ", want ", kCuptiMajor)};
   }
   loaded_ = true;
   return OkStatus();
@@ -113,7 +113,7 @@ Status DynamicCupti::Unsubscribe() {
 Status DynamicCupti::AttachSink(RecordSink* sink) {
   if (Status loaded = Load(); !loaded.ok()) return loaded;
   {
-    std::lock_guard lock(sink_mutex_);
+    std::scoped_lock lock(sink_mutex_);
     sink_ = sink;
   }
   // Each time: a client that came and went since has put his own callbacks there.
@@ -122,7 +122,7 @@ Status DynamicCupti::AttachSink(RecordSink* sink) {
 }
 
 void DynamicCupti::DetachSink() {
-  std::lock_guard lock(sink_mutex_);
+  std::scoped_lock lock(sink_mutex_);
   sink_ = nullptr;
 }
 
@@ -168,7 +168,7 @@ void CUPTIAPI DynamicCupti::BufferCompleted(CUcontext /*context*/, uint32_t /*st
 }
 
 void DynamicCupti::Deliver(uint8_t* buffer, size_t valid_size) {
-  std::lock_guard lock(sink_mutex_);
+  std::scoped_lock lock(sink_mutex_);
   if (sink_ == nullptr || valid_size == 0) return;
   CUpti_Activity* activity = nullptr;
   CUptiResult result = CUPTI_SUCCESS;

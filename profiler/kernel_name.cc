@@ -10,7 +10,7 @@ namespace {
 
 std::string Demangled(const std::string& symbol) {
   // NOTE: the demangler also takes bare type codes: "f" would become "float".
-  if (symbol.rfind("_Z", 0) != 0) return symbol;
+  if (!symbol.starts_with("_Z")) return symbol;
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(
       abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
@@ -35,7 +35,7 @@ std::string ReadableKernelName(const std::string& symbol) {
   // "[clone .kd]" and the like stand behind the arguments.
   if (const size_t clone = name.rfind(" [clone"); clone != std::string::npos) name.resize(clone);
   // A kernel returns void, and only templates say so.
-  if (name.rfind("void ", 0) == 0) name.erase(0, 5);
+  if (name.starts_with("void ")) name.erase(0, 5);
   if (const size_t begin = ArgumentsBegin(name); begin != std::string::npos && begin > 0) {
     name.resize(begin);
   }

@@ -17,7 +17,7 @@ struct Interval {
 
 // Length of the union of the intervals, device by device.
 int64_t UnionNs(std::vector<Interval> intervals) {
-  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
+  std::ranges::sort(intervals, [](const Interval& a, const Interval& b) {
     return std::tie(a.device_id, a.start_ns) < std::tie(b.device_id, b.start_ns);
   });
   uint64_t sum = 0;
@@ -43,7 +43,7 @@ int64_t DurationNs(uint64_t start_ns, uint64_t end_ns) {
 }  // namespace
 
 void RecordAggregator::Add(const ActivityRecord& record) {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (entries_.size() == kMaxRecords) {
     ++dropped_;
     return;
@@ -59,22 +59,22 @@ void RecordAggregator::Add(const ActivityRecord& record) {
 }
 
 void RecordAggregator::AddDropped(uint64_t count) {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   dropped_ += count;
 }
 
 Status RecordAggregator::Mark(std::string phase, uint64_t at_ns) {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (marks_.size() == kMaxMarks) {
-    return Status(StatusCode::kResourceExhausted,
-                  StrCat("window has ", kMaxMarks, " phase marks, no room for ", phase));
+    return {StatusCode::kResourceExhausted,
+            StrCat("window has ", kMaxMarks, " phase marks, no room for ", phase)};
   }
   marks_.push_back({std::move(phase), at_ns});
   return OkStatus();
 }
 
 WindowReport RecordAggregator::Report() const {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   WindowReport report;
   report.totals = Sum(entries_);
   report.kernels = KernelsByName();
@@ -85,9 +85,7 @@ WindowReport RecordAggregator::Report() const {
       ++report.unfinished_records;
       continue;
     }
-    const auto next = std::upper_bound(
-        marks_.begin(), marks_.end(), entry.start_ns,
-        [](uint64_t start_ns, const PhaseMark& mark) { return start_ns < mark.at_ns; });
+    const auto next = std::ranges::upper_bound(marks_, entry.start_ns, {}, &PhaseMark::at_ns);
     if (next != marks_.begin()) by_phase[next - marks_.begin() - 1].push_back(entry);
   }
   for (size_t i = 0; i < marks_.size(); ++i) {
@@ -120,7 +118,7 @@ std::vector<KernelTotals> RecordAggregator::KernelsByName() const {
     totals.name = name;
     kernels.push_back(std::move(totals));
   }
-  std::sort(kernels.begin(), kernels.end(), [](const KernelTotals& a, const KernelTotals& b) {
+  std::ranges::sort(kernels, [](const KernelTotals& a, const KernelTotals& b) {
     return std::tie(b.count, b.device_ns, a.name) < std::tie(a.count, a.device_ns, b.name);
   });
   return kernels;

@@ -14,15 +14,15 @@ Status WindowOpen() { return InvalidArgumentError("a window is already open"); }
 
 Status Completeness(const WindowReport& report) {
   if (report.dropped_records == 0 && report.unfinished_records == 0) return OkStatus();
-  return Status(StatusCode::kDataLoss,
-                StrCat("window is incomplete: ", report.dropped_records, " records dropped, ",
-                       report.unfinished_records, " unfinished"));
+  return {StatusCode::kDataLoss,
+          StrCat("window is incomplete: ", report.dropped_records, " records dropped, ",
+                 report.unfinished_records, " unfinished")};
 }
 
 }  // namespace
 
 WindowSession::~WindowSession() {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (state_ == State::kIdle) return;
   // Nobody is left to tell: an error here has no reader.
   DisableAll().IgnoreError();
@@ -30,13 +30,13 @@ WindowSession::~WindowSession() {
 }
 
 Status WindowSession::Check() {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (state_ != State::kIdle) return WindowOpen();
   return AskForOtherClients();
 }
 
 Status WindowSession::Start() {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (state_ != State::kIdle) return WindowOpen();
   if (Status asked = AskForOtherClients(); !asked.ok()) return asked;
   aggregator_ = std::make_unique<RecordAggregator>();
@@ -51,7 +51,7 @@ Status WindowSession::Start() {
 }
 
 Status WindowSession::Mark(std::string phase) {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (state_ != State::kActive) return NoWindow();
   const StatusOr<uint64_t> now_ns = api_->NowNs();
   if (!now_ns.ok()) return now_ns.status();
@@ -59,7 +59,7 @@ Status WindowSession::Mark(std::string phase) {
 }
 
 StatusOr<FinishedWindow> WindowSession::Stop() {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (state_ != State::kActive) return NoWindow();
   state_ = State::kDraining;
   // Held until the kinds are off, so that no other client can come in between.
@@ -84,7 +84,7 @@ StatusOr<FinishedWindow> WindowSession::Stop() {
 }
 
 Status WindowSession::Abandon(bool leave_enabled) {
-  std::lock_guard lock(mutex_);
+  std::scoped_lock lock(mutex_);
   if (state_ != State::kActive) return NoWindow();
   Status disabled = leave_enabled ? OkStatus() : DisableAll();
   Close();

@@ -15,8 +15,9 @@ namespace {
 
 int32_t Prepare(int32_t device_type, int32_t device_index) {
 #if defined(FB_HAVE_CUDA)
-  if (device_type == FB_CUDA)
+  if (device_type == FB_CUDA) {
     return PrepareCuda(device_index, {LoadRowKernels, LoadRingKernels, LoadRescaleKernels});
+  }
 #endif
   (void)device_type, (void)device_index;
   return 0;

@@ -212,7 +212,7 @@ uint64_t ForwardWorkspaceBytes(const FbCall* call) {
 int32_t Forward(const FbCall* call, void* workspace) {
   const Problem p = UnpackForward(*call);
   return DispatchFloat(p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     if (SplitsRows(*call, p)) {
       auto* stats = static_cast<Stats*>(workspace);
       auto* gradient = reinterpret_cast<Gradient*>(stats + p.rows * BlocksPerRow(p));
@@ -238,7 +238,7 @@ int32_t Backward(const FbCall* call, void* /*workspace*/) {
   const double weight_sum = SumOfClassWeights(p);
   const int64_t blocks = BlocksPerRow(p);
   return DispatchFloat(p.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     const int64_t grain = GrainOf(Smaller(p.vocab, kBlock));
     ParallelFor(*call, p.rows * blocks, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

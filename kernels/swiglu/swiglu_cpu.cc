@@ -93,7 +93,7 @@ void ForEachBlock(const FbCall& raw, const Call& call, const Fn& block) {
 int32_t ForwardCpu(const FbCall* raw, void* /*workspace*/) {
   const Call call = CallOf(*raw);
   DispatchFloat(call.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     ForEachBlock(*raw, call,
                  [&](int64_t row, int64_t col, int64_t n) { ForwardBlock<T>(call, row, col, n); });
   });
@@ -103,7 +103,7 @@ int32_t ForwardCpu(const FbCall* raw, void* /*workspace*/) {
 int32_t BackwardCpu(const FbCall* raw, void* /*workspace*/) {
   const Call call = CallOf(*raw);
   DispatchFloat(call.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     ForEachBlock(*raw, call,
                  [&](int64_t row, int64_t col, int64_t n) { BackwardBlock<T>(call, row, col, n); });
   });

@@ -78,11 +78,11 @@ Catalog::Catalog(v1::CatalogFile file) : file_(std::move(file)) {
     entries_by_id_.emplace(entry.id(), &entry);
     operations_.push_back(entry.operation());
   }
-  std::sort(operations_.begin(), operations_.end());
-  operations_.erase(std::unique(operations_.begin(), operations_.end()), operations_.end());
+  std::ranges::sort(operations_);
+  operations_.erase(std::ranges::unique(operations_).begin(), operations_.end());
   for (const v1::CatalogModel& model : file_.models()) models_.push_back(&model);
-  std::sort(models_.begin(), models_.end(),
-            [](const auto* a, const auto* b) { return a->model_type() < b->model_type(); });
+  std::ranges::sort(models_,
+                    [](const auto* a, const auto* b) { return a->model_type() < b->model_type(); });
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -99,9 +99,8 @@ const v1::CatalogEntry* Catalog::FindEntry(absl::string_view id) const {
 }
 
 const v1::CatalogModel* Catalog::FindModel(absl::string_view model_type) const {
-  const auto it = std::find_if(models_.begin(), models_.end(), [&](const v1::CatalogModel* model) {
-    return model->model_type() == model_type;
-  });
+  const auto it = std::ranges::find_if(
+      models_, [&](const v1::CatalogModel* model) { return model->model_type() == model_type; });
   return it == models_.end() ? nullptr : *it;
 }
 

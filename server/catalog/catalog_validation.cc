@@ -17,7 +17,7 @@ constexpr absl::string_view kFingerprintPrefix = "fb1:";
 
 // One stem everywhere: also a file name, a metric label and part of a key of the store.
 bool IsOperation(absl::string_view text) {
-  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
     return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
   });
 }

@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& dir,
     if (absl::EndsWith(name, suffix)) paths.push_back(absl::StrCat(dir, "/", name));
   }
   if (errno != 0) return ErrnoStatus(errno, dir);
-  std::sort(paths.begin(), paths.end());
+  std::ranges::sort(paths);
   return paths;
 }
 

@@ -59,7 +59,7 @@ absl::StatusOr<std::string> Sha256OfFile(int fd) {
 }
 
 bool IsSha256(absl::string_view text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
+  return text.size() == 64 && std::ranges::all_of(text, [](char c) {
            return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
          });
 }

@@ -32,7 +32,7 @@ absl::Status CheckLine(absl::string_view field, absl::string_view text, int max_
   if (const int count = CharacterCount(text); count > max_characters) {
     return BadRequest(field, absl::StrCat(count, " characters, want at most ", max_characters));
   }
-  if (std::any_of(text.begin(), text.end(), absl::ascii_iscntrl)) {
+  if (std::ranges::any_of(text, absl::ascii_iscntrl)) {
     return BadRequest(field,
                       absl::StrCat("\"", absl::CHexEscape(text), "\", want no control characters"));
   }
@@ -82,7 +82,7 @@ absl::Status CheckTtl(double ttl_seconds) {
 
 absl::Status CheckOperation(absl::string_view operation, const Snapshot& snapshot) {
   const std::vector<std::string> known = KnownOperations(snapshot);
-  if (std::find(known.begin(), known.end(), operation) != known.end()) return absl::OkStatus();
+  if (std::ranges::find(known, operation) != known.end()) return absl::OkStatus();
   return WithReason(absl::NotFoundError(
                         absl::StrCat("unknown kernel \"", absl::CHexEscape(operation.substr(0, 64)),
                                      "\", this node knows ", absl::StrJoin(known, ", "))),

@@ -17,7 +17,7 @@ constexpr int64_t kMaxBytes = 64 << 10;
 
 bool IsOperationOrAll(absl::string_view text) {
   if (text == "*") return true;
-  return text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+  return text.size() <= 64 && std::ranges::all_of(text, [](char c) {
            return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
          });
 }
@@ -37,9 +37,8 @@ std::string Distrust(const std::string& path, const struct stat& stat, uid_t own
 }  // namespace
 
 bool DenyList::Contains(absl::string_view operation) const {
-  return std::any_of(operations.begin(), operations.end(), [&](const std::string& denied) {
-    return denied == "*" || denied == operation;
-  });
+  return std::ranges::any_of(
+      operations, [&](const std::string& denied) { return denied == "*" || denied == operation; });
 }
 
 std::vector<std::string> ParseDenyList(absl::string_view text, std::string* problem) {
@@ -57,8 +56,8 @@ std::vector<std::string> ParseDenyList(absl::string_view text, std::string* prob
                               absl::CHexEscape(line.substr(0, 64)), "\"");
     }
   }
-  std::sort(operations.begin(), operations.end());
-  operations.erase(std::unique(operations.begin(), operations.end()), operations.end());
+  std::ranges::sort(operations);
+  operations.erase(std::ranges::unique(operations).begin(), operations.end());
   return operations;
 }
 

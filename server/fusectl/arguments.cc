@@ -69,8 +69,8 @@ constexpr std::array kCommands = {
 };
 
 const Command* FindCommand(CommandId id) {
-  const auto* it = std::find_if(kCommands.begin(), kCommands.end(),
-                                [id](const Command& command) { return command.id == id; });
+  const auto* it =
+      std::ranges::find_if(kCommands, [id](const Command& command) { return command.id == id; });
   return it == kCommands.end() ? nullptr : it;
 }
 

@@ -76,7 +76,7 @@ absl::Status WithSuggestion(const absl::Status& status, const Invocation& invoca
     for (const v1::KernelStatus& kernel : kernels->kernels()) names.push_back(kernel.operation());
   }
   // A known name was not mistyped: what is missing is its override or kill.
-  if (std::find(names.begin(), names.end(), invocation.operand) != names.end()) return status;
+  if (std::ranges::find(names, invocation.operand) != names.end()) return status;
   return SuggestNear(status, invocation.operand, names);
 }
 

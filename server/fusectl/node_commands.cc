@@ -71,7 +71,7 @@ void AppendSites(const v1::ProcessStatus& process, std::string* out) {
     for (const auto& [reason, calls] : counter.fallback_calls()) {
       absl::StrAppend(out, ", ", calls, " fell back (", reason, ")");
     }
-    *out += "\n";
+    *out += '\n';
   }
 }
 

@@ -168,9 +168,9 @@ void ProcessTable::ForgetOld(absl::Duration now) {
     }
   }
   while (processes_.size() > options_.max_processes) {
-    processes_.erase(std::min_element(
-        processes_.begin(), processes_.end(),
-        [](const auto& a, const auto& b) { return a.second.last_sign < b.second.last_sign; }));
+    processes_.erase(std::ranges::min_element(processes_, [](const auto& a, const auto& b) {
+      return a.second.last_sign < b.second.last_sign;
+    }));
   }
 }
 
@@ -181,7 +181,7 @@ std::vector<const ProcessTable::Process*> ProcessTable::Sorted(bool include_gone
     const bool old = now - process.last_sign > options_.keep_gone;
     if (!IsGone(process, now) || (include_gone && !old)) sorted.push_back(&process);
   }
-  std::sort(sorted.begin(), sorted.end(), [](const Process* a, const Process* b) {
+  std::ranges::sort(sorted, [](const Process* a, const Process* b) {
     return SortKey(a->request->job()) < SortKey(b->request->job());
   });
   return sorted;

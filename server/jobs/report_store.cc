@@ -77,9 +77,8 @@ absl::Status ReportStore::Report(const v1::ReportWindowRequest& request) {
                                                job.rank(), " of \"", job.name(), "\""));
   }
   absl::MutexLock lock(&mutex_);
-  const auto known = std::find_if(jobs_.begin(), jobs_.end(), [&](const JobReports& reports) {
-    return reports.job_name == request.job_name();
-  });
+  const auto known = std::ranges::find_if(
+      jobs_, [&](const JobReports& reports) { return reports.job_name == request.job_name(); });
   JobReports reports{request.job_name(), {}};
   if (known != jobs_.end()) {
     reports = std::move(*known);
@@ -109,7 +108,7 @@ absl::StatusOr<v1::ListReportsResponse> ReportStore::ListReports(
     }
   }
   // Within a job they are in order of arrival; a stable sort keeps that among equal times.
-  std::stable_sort(windows.begin(), windows.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(windows, [](const auto& a, const auto& b) {
     return a.window().started_at_us() > b.window().started_at_us();
   });
   if (windows.size() > limit) windows.resize(limit);

@@ -23,9 +23,9 @@ bool IsEntryOnByDefault(absl::string_view operation, const Catalog& catalog) {
 bool IsOnByDefault(absl::string_view operation, const Snapshot& snapshot) {
   if (IsEntryOnByDefault(operation, *snapshot.catalog)) return true;
   const std::vector<std::string>& operations = snapshot.catalog->operations();
-  return std::any_of(operations.begin(), operations.end(), [&](const std::string& composite) {
+  return std::ranges::any_of(operations, [&](const std::string& composite) {
     const std::vector<std::string> used = UsedKernels(composite, *snapshot.libraries);
-    return std::find(used.begin(), used.end(), operation) != used.end() &&
+    return std::ranges::find(used, operation) != used.end() &&
            IsEntryOnByDefault(composite, *snapshot.catalog);
   });
 }
@@ -36,16 +36,15 @@ std::string MissingLibrary(const std::string& operation, const LibrarySet& libra
     return absl::StrCat("there is no library of kernel ", operation, " on this node");
   }
   const std::vector<const Library*> bindings = libraries.OfKind(v1::ARTIFACT_KIND_BINDING);
-  const bool bound = std::any_of(bindings.begin(), bindings.end(), [&](const Library* binding) {
+  const bool bound = std::ranges::any_of(bindings, [&](const Library* binding) {
     const auto& composites = binding->manifest.composites();
-    return binding->error.empty() &&
-           std::find(composites.begin(), composites.end(), operation) != composites.end();
+    return binding->error.empty() && std::ranges::find(composites, operation) != composites.end();
   });
   if (!bound) return absl::StrCat("no binding that has ", operation, " can be handed out");
   for (const std::string& used : UsedKernels(operation, libraries)) {
     const std::vector<const Library*> kernels = libraries.Kernels(used);
-    const bool usable = std::any_of(kernels.begin(), kernels.end(),
-                                    [](const Library* kernel) { return kernel->error.empty(); });
+    const bool usable =
+        std::ranges::any_of(kernels, [](const Library* kernel) { return kernel->error.empty(); });
     if (!usable) return absl::StrCat(operation, " uses ", used, ", which cannot be handed out");
   }
   return "";

@@ -49,7 +49,7 @@ std::vector<std::string> AbsolutePaths(const std::vector<std::string>& paths) {
 // A library's name by its file: libfuseboard_torch.so is fuseboard_torch.
 std::string Stem(const std::string& path) {
   const std::string stem = std::filesystem::path(path).stem().string();
-  return stem.rfind("lib", 0) == 0 ? stem.substr(3) : stem;
+  return stem.starts_with("lib") ? stem.substr(3) : stem;
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ std::vector<std::string> LibraryRegistry::Folders(const std::string& home,
   for (const auto& entry : std::filesystem::directory_iterator(torch, ignored)) {
     if (entry.is_directory(ignored)) bindings.push_back(entry.path().string());
   }
-  std::sort(bindings.begin(), bindings.end());
+  std::ranges::sort(bindings);
   folders.insert(folders.end(), bindings.begin(), bindings.end());
   folders.push_back(lib);
   return folders;

@@ -37,12 +37,11 @@ bool Before(const Library& a, const Library& b) {
 
 LibrarySet::LibrarySet(std::vector<Library> libraries) {
   for (Library& library : libraries) {
-    const bool known = std::any_of(libraries_.begin(), libraries_.end(), [&](const Library& other) {
-      return Identity(other) == Identity(library);
-    });
+    const bool known = std::ranges::any_of(
+        libraries_, [&](const Library& other) { return Identity(other) == Identity(library); });
     if (!known) libraries_.push_back(std::move(library));
   }
-  std::stable_sort(libraries_.begin(), libraries_.end(), Before);
+  std::ranges::stable_sort(libraries_, Before);
   std::string text;
   for (const Library& library : libraries_) {
     absl::StrAppend(&text, library.path, "\n", library.error, "\n",
@@ -77,18 +76,18 @@ std::vector<std::string> LibrarySet::Operations() const {
       operations.push_back(composite);
     }
   }
-  std::sort(operations.begin(), operations.end());
-  operations.erase(std::unique(operations.begin(), operations.end()), operations.end());
+  std::ranges::sort(operations);
+  operations.erase(std::ranges::unique(operations).begin(), operations.end());
   return operations;
 }
 
 bool LibrarySet::IsComposite(absl::string_view operation) const {
   const auto lists = [&](const Library* binding) {
     const auto& composites = binding->manifest.composites();
-    return std::find(composites.begin(), composites.end(), operation) != composites.end();
+    return std::ranges::find(composites, operation) != composites.end();
   };
   const std::vector<const Library*> bindings = OfKind(v1::ARTIFACT_KIND_BINDING);
-  return std::any_of(bindings.begin(), bindings.end(), lists);
+  return std::ranges::any_of(bindings, lists);
 }
 
 v1::Artifact ToArtifact(const Library& library) {

@@ -10,12 +10,12 @@ namespace fuseboard {
 namespace {
 
 bool IsNumeric(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return !text.empty() && std::ranges::all_of(text, absl::ascii_isdigit);
 }
 
 bool IsIdentifier(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](char c) { return absl::ascii_isalnum(c) || c == '-'; });
+  return !text.empty() &&
+         std::ranges::all_of(text, [](char c) { return absl::ascii_isalnum(c) || c == '-'; });
 }
 
 // Numbers by value and before words; words by their bytes.

@@ -40,7 +40,7 @@ std::string DtypeMismatch(const v1::Manifest& manifest, const v1::Site& site) {
     if (!Lists(manifest.dtypes(), parameter.dtype())) names.push_back(name);
   }
   if (names.empty()) return "";
-  const std::string& first = *std::min_element(names.begin(), names.end());
+  const std::string& first = *std::ranges::min_element(names);
   return absl::StrCat("parameter ", first, " is ", site.parameters().at(first).dtype(), ", want ",
                       absl::StrJoin(manifest.dtypes(), " or "));
 }

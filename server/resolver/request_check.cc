@@ -67,7 +67,7 @@ absl::Status CheckJob(const v1::Job& job) {
                       absl::StrCat(job.rank(), ", want 0 to less than ", job.world_size()));
   }
   const std::string& id = job.instance_id();
-  const bool uuid = id.size() == 36 && std::all_of(id.begin(), id.end(), [](char c) {
+  const bool uuid = id.size() == 36 && std::ranges::all_of(id, [](char c) {
                       return absl::ascii_isxdigit(c) || c == '-';
                     });
   if (!uuid) {
@@ -125,7 +125,7 @@ absl::Status CheckSite(const std::string& where, const v1::Site& site) {
 
 bool IsJobName(absl::string_view name) {
   constexpr absl::string_view kPunctuation = "._:/-";
-  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [&](char c) {
+  return !name.empty() && name.size() <= 128 && std::ranges::all_of(name, [&](char c) {
     return absl::ascii_isalnum(c) || kPunctuation.find(c) != absl::string_view::npos;
   });
 }

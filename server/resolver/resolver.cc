@@ -38,15 +38,14 @@ std::map<std::string, std::string> Losers(const std::map<std::string, Active>& a
   std::vector<std::string> order;
   for (const auto& [name, operation] : active) order.push_back(name);
   // Names are sorted already; a stable sort by rule keeps that order among equals.
-  std::stable_sort(order.begin(), order.end(), [&](const std::string& a, const std::string& b) {
+  std::ranges::stable_sort(order, [&](const std::string& a, const std::string& b) {
     return active.at(a).rule < active.at(b).rule;
   });
   std::vector<std::string> kept;
   std::map<std::string, std::string> losers;
   for (const std::string& name : order) {
-    const auto winner = std::find_if(kept.begin(), kept.end(), [&](const std::string& other) {
-      return active.at(name).conflicts.count(other) > 0 ||
-             active.at(other).conflicts.count(name) > 0;
+    const auto winner = std::ranges::find_if(kept, [&](const std::string& other) {
+      return active.at(name).conflicts.contains(other) || active.at(other).conflicts.contains(name);
     });
     if (winner == kept.end()) {
       kept.push_back(name);
@@ -98,12 +97,12 @@ std::vector<SiteResolution> ResolveSites(const v1::ResolveRequest& request,
 // opted out of everything gets nothing at all.
 const Library* FindProfiler(const v1::ResolveRequest& request, const LibrarySet& libraries) {
   const auto& opt_out = request.opt_out();
-  if (std::find(opt_out.begin(), opt_out.end(), kAllOperations) != opt_out.end()) return nullptr;
+  if (std::ranges::find(opt_out, kAllOperations) != opt_out.end()) return nullptr;
   for (const Library* profiler : libraries.OfKind(v1::ARTIFACT_KIND_PROFILER)) {
     const auto& devices = profiler->manifest.device_types();
     const bool fits =
-        devices.empty() || std::find(devices.begin(), devices.end(),
-                                     request.environment().device_type()) != devices.end();
+        devices.empty() ||
+        std::ranges::find(devices, request.environment().device_type()) != devices.end();
     if (profiler->error.empty() && fits) return profiler;
   }
   return nullptr;
@@ -124,7 +123,7 @@ v1::Plan MakePlan(const v1::ResolveRequest& request, const Snapshot& snapshot,
   }
   // The set's own order: kernels by name, the binding, the profiler.
   for (const Library& library : snapshot.libraries->libraries()) {
-    if (needed.count(&library) > 0) *plan.add_artifacts() = ToArtifact(library);
+    if (needed.contains(&library)) *plan.add_artifacts() = ToArtifact(library);
   }
   return plan;
 }

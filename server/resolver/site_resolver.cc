@@ -115,7 +115,7 @@ void FindLibraries(Question& question) {
   const bool composite = libraries.IsComposite(operation);
   if (composite && question.binding != nullptr) {
     const auto& composites = question.binding->manifest.composites();
-    if (std::find(composites.begin(), composites.end(), operation) == composites.end()) {
+    if (std::ranges::find(composites, operation) == composites.end()) {
       question.obstacle =
           absl::StrCat("binding ", question.binding->manifest.name(), " ",
                        question.binding->manifest.version(), " does not have ", operation);
@@ -133,7 +133,7 @@ void FindLibraries(Question& question) {
 std::optional<Verdict> FromOptOut(const Question& question) {
   const auto& opt_out = question.request.opt_out();
   const auto names = [&](absl::string_view what) {
-    return std::find(opt_out.begin(), opt_out.end(), what) != opt_out.end();
+    return std::ranges::find(opt_out, what) != opt_out.end();
   };
   const std::string operation = OperationOf(question);
   if (names(kAllOperations)) {

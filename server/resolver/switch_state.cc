@@ -35,7 +35,7 @@ std::string KillReason(absl::string_view name, absl::string_view job_name,
                        const Snapshot& snapshot) {
   const std::string what = name == kAllOperations ? "every kernel" : absl::StrCat("kernel ", name);
   const std::vector<std::string>& denied = snapshot.deny->operations;
-  if (std::find(denied.begin(), denied.end(), name) != denied.end()) {
+  if (std::ranges::find(denied, name) != denied.end()) {
     return absl::StrCat(what, " is denied on this node by ", snapshot.deny->path);
   }
   const v1::Kill* const kill = FindKillOf(name, job_name, snapshot);
@@ -117,8 +117,8 @@ std::vector<std::string> KnownOperations(const Snapshot& snapshot) {
   std::vector<std::string> operations = snapshot.libraries->Operations();
   const std::vector<std::string>& catalogued = snapshot.catalog->operations();
   operations.insert(operations.end(), catalogued.begin(), catalogued.end());
-  std::sort(operations.begin(), operations.end());
-  operations.erase(std::unique(operations.begin(), operations.end()), operations.end());
+  std::ranges::sort(operations);
+  operations.erase(std::ranges::unique(operations).begin(), operations.end());
   return operations;
 }
 
@@ -132,8 +132,8 @@ std::vector<std::string> UsedKernels(absl::string_view operation, const LibraryS
     }
     used.insert(used.end(), manifest.uses().begin(), manifest.uses().end());
   }
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
+  std::ranges::sort(used);
+  used.erase(std::ranges::unique(used).begin(), used.end());
   return used;
 }
 

@@ -43,8 +43,9 @@ std::string RandomId() {
 // authors are nobody else's business. SQLite gives -wal and -shm the mode of the file.
 absl::Status CreatePrivateFile(const std::string& path) {
   const OwnedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (fd.get() < 0)
+  if (fd.get() < 0) {
     return SqliteStatus(SQLITE_CANTOPEN, path, ErrnoStatus(errno, "open").message());
+  }
   return absl::OkStatus();
 }
 

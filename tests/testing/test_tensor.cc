@@ -159,13 +159,13 @@ FbTensor TestTensor::View(void* base, int32_t device_type) const {
   view.device_type = device_type;
   if (absent()) return view;
   view.data = static_cast<uint8_t*>(base) + ByteOf(0, 0);
-  std::copy(shape_.begin(), shape_.end(), view.shape);
+  std::ranges::copy(shape_, view.shape);
   view.stride[0] = layout_.row_stride;
   view.stride[1] = shape_.size() == 2 ? 1 : 0;
   return view;
 }
 
-void TestTensor::Poison(uint8_t byte) { std::fill(image_.begin(), image_.end(), byte); }
+void TestTensor::Poison(uint8_t byte) { std::ranges::fill(image_, byte); }
 
 bool TestTensor::HasBitsOf(const TestTensor& other) const {
   const auto bytes = static_cast<size_t>(DTypeBytes(dtype_));
@@ -180,7 +180,7 @@ bool TestTensor::HasBitsOf(const TestTensor& other) const {
 
 int64_t TestTensor::CountTouchedGuards(uint8_t byte) const {
   std::vector<uint8_t> expected = image_;
-  std::fill(expected.begin(), expected.end(), byte);
+  std::ranges::fill(expected, byte);
   const int64_t bytes = DTypeBytes(dtype_);
   for (int64_t r = 0; r < rows(); ++r) {
     for (int64_t c = 0; c < cols(); ++c) {

@@ -134,7 +134,7 @@ void TuneForward(Device* d, int64_t rows, int64_t hidden, double copy_bytes_per_
         for (const int blocks_per_sm : {0, 4, 8}) {
           p.blocks_per_sm = p.cluster == 1 ? blocks_per_sm : 0;
           const bool fits = p.packs > 0 && p.threads_per_row * p.rows_per_block <= 512;
-          const bool known = std::find(candidates.begin(), candidates.end(), p) != candidates.end();
+          const bool known = std::ranges::find(candidates, p) != candidates.end();
           if (fits && !known) candidates.push_back(p);
         }
       }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/testing/sample_node.h"
 
 namespace fuseboard {
@@ -216,7 +218,7 @@ TEST_F(ResolverTest, SameInputsGiveTheSameBytes) {
   std::vector<Library> libraries = SampleLibraries();
   const std::string first = Bytes(ExplainPlan(request_, snapshot_));
   EXPECT_EQ(Bytes(ExplainPlan(request_, snapshot_)), first);
-  std::reverse(libraries.begin(), libraries.end());
+  std::ranges::reverse(libraries);
   SetLibraries(std::move(libraries));
   EXPECT_EQ(Bytes(ExplainPlan(request_, snapshot_)), first);
   EXPECT_EQ(ResolvePlan(reversed, snapshot_).SerializeAsString(),
