@@ -35,23 +35,27 @@ void ForwardRow(const ForwardCall& f, int64_t row) {
   }
   const float mean = SumLanes(lanes) / static_cast<float>(f.hidden);
 
+  // The first mean is off where values are many and large; what is left over it is its error.
+  float left[kLanes] = {};
   float squares[kLanes] = {};
   for (int64_t at = 0; at < f.hidden; at += kBlock) {
     const int64_t n = BlockLength(at, f.hidden);
     const float* values = ViewBlock(x + at, buffer, n);
     for (int64_t i = 0; i < n; ++i) buffer[i] = values[i] - mean;
+    AddValues(buffer, n, left);
     AddProducts(buffer, buffer, n, squares);
   }
-  const float variance = SumLanes(squares) / static_cast<float>(f.hidden);
-  const float rstd = 1.0f / std::sqrt(variance + f.eps);
-  if (!IsAbsent(f.mean)) static_cast<float*>(f.mean.data)[row] = mean;
+  const float shift = SumLanes(left) / static_cast<float>(f.hidden);
+  const float variance = SumLanes(squares) / static_cast<float>(f.hidden) - shift * shift;
+  const float rstd = 1.0f / std::sqrt((variance > 0.0f ? variance : 0.0f) + f.eps);
+  if (!IsAbsent(f.mean)) static_cast<float*>(f.mean.data)[row] = mean + shift;
   if (!IsAbsent(f.rstd)) static_cast<float*>(f.rstd.data)[row] = rstd;
 
   float parameter[kBlock];
   for (int64_t at = 0; at < f.hidden; at += kBlock) {
     const int64_t n = BlockLength(at, f.hidden);
     const float* values = ViewBlock(x + at, buffer, n);
-    for (int64_t i = 0; i < n; ++i) buffer[i] = (values[i] - mean) * rstd;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = (values[i] - mean - shift) * rstd;
     if (!IsAbsent(f.weight)) {
       LoadWeight(f.weight, 0.0f, at, n, parameter);
       for (int64_t i = 0; i < n; ++i) buffer[i] *= parameter[i];

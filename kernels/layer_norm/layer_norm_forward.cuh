@@ -13,7 +13,23 @@
 namespace fuseboard::layer_norm {
 
 using rms_norm::RowSum;
+using rms_norm::RowSumPair;
+using rms_norm::RowSumPairStorage;
 using rms_norm::RowSumStorage;
+
+// What a row's second sum gives. The first mean, of a sum in f32, is off where values are many and
+// large; the mean of what is left over it is its error. H 1024, mean 1000: y off by 1e-4 without.
+struct RowStatistics {
+  float shift;  // To be taken from x - first mean.
+  float rstd;
+};
+
+// `sums`: of x - mean and of its square over the row.
+__device__ __forceinline__ RowStatistics StatisticsOf(float2 sums, float inverse_hidden,
+                                                      float eps) {
+  const float shift = sums.x * inverse_hidden;
+  return {shift, rsqrtf(fmaxf(sums.y * inverse_hidden - shift * shift, 0.0f) + eps)};
+}
 
 struct ForwardArgs {
   const void* x;
@@ -56,6 +72,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     LayerNormForwardKernel(const ForwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
   __shared__ RowSumStorage sums;
+  __shared__ RowSumPairStorage pairs;
+  int turn = 0;
   const int cluster = static_cast<int>(ClusterSize());
   const int row_packs = static_cast<int>(args.hidden / kLanes);
   const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
@@ -90,23 +108,28 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
       ClusterWait();  // No block may write to another's memory before that one runs.
       cluster_started = true;
     }
-    const float mean = RowSum(sum[0] + sum[1], sums.block[0], sums.cluster[0]) * inverse_hidden;
+    const float mean =
+        RowSum(sum[0] + sum[1], sums.block[turn], sums.cluster[turn]) * inverse_hidden;
 
-    float square[2] = {0.0f, 0.0f};
+    float2 left = {0.0f, 0.0f};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (first + p * step >= row_packs) break;  // Lanes beyond the row are no zeros now.
       float v[kLanes];
       Unpack<X, kLanes>(held[p], v);
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) square[i % 2] += (v[i] - mean) * (v[i] - mean);
+      for (int i = 0; i < kLanes; ++i) {
+        const float distance = v[i] - mean;
+        left.x += distance;
+        left.y += distance * distance;
+      }
     }
-    const float variance =
-        RowSum(square[0] + square[1], sums.block[1], sums.cluster[1]) * inverse_hidden;
-    const float rstd = rsqrtf(variance + args.eps);
+    left = RowSumPair(left, pairs.block[turn], pairs.cluster[turn]);
+    turn ^= 1;
+    const auto [shift, rstd] = StatisticsOf(left, inverse_hidden, args.eps);
     if (!active) continue;
     if (first == 0) {
-      if (args.mean != nullptr) args.mean[row] = mean;
+      if (args.mean != nullptr) args.mean[row] = mean + shift;
       if (args.rstd != nullptr) args.rstd[row] = rstd;
     }
     X* y = static_cast<X*>(args.y) + row * args.y_stride;
@@ -117,7 +140,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
       float v[kLanes];
       Unpack<X, kLanes>(held[p], v);
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) v[i] = (v[i] - mean) * rstd;
+      for (int i = 0; i < kLanes; ++i) v[i] = (v[i] - mean - shift) * rstd;
       ScaleAndShift<X, kSame, kLanes>(args, int64_t{pack} * kLanes, v);
       StoreFloats<X, kLanes>(y + pack * kLanes, v);
     }
@@ -129,6 +152,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 template <typename X>
 __global__ void __launch_bounds__(512) LayerNormForwardLoopingKernel(const ForwardArgs args) {
   __shared__ RowSumStorage sums;
+  __shared__ RowSumPairStorage pairs;
+  int turn = 0;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < args.rows; base += row_step) {
@@ -145,25 +170,27 @@ __global__ void __launch_bounds__(512) LayerNormForwardLoopingKernel(const Forwa
       LoadFloats<X, 1>(x + i, v);
       sum += v[0];
     }
-    const float mean = RowSum(sum, sums.block[0], sums.cluster[0]) * inverse_hidden;
-    float square = 0.0f;
+    const float mean = RowSum(sum, sums.block[turn], sums.cluster[turn]) * inverse_hidden;
+    float2 left = {0.0f, 0.0f};
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
       float v[1];
       LoadFloats<X, 1>(x + i, v);
-      square += (v[0] - mean) * (v[0] - mean);
+      left.x += v[0] - mean;
+      left.y += (v[0] - mean) * (v[0] - mean);
     }
-    const float variance = RowSum(square, sums.block[1], sums.cluster[1]) * inverse_hidden;
-    const float rstd = rsqrtf(variance + args.eps);
+    left = RowSumPair(left, pairs.block[turn], pairs.cluster[turn]);
+    turn ^= 1;
+    const auto [shift, rstd] = StatisticsOf(left, inverse_hidden, args.eps);
     if (active && threadIdx.x == 0) {
-      if (args.mean != nullptr) args.mean[row] = mean;
+      if (args.mean != nullptr) args.mean[row] = mean + shift;
       if (args.rstd != nullptr) args.rstd[row] = rstd;
     }
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
       float v[1];
       LoadFloats<X, 1>(x + i, v);
-      v[0] = (v[0] - mean) * rstd;
+      v[0] = (v[0] - mean - shift) * rstd;
       ScaleAndShift<X, false, 1>(args, i, v);
       StoreFloats<X, 1>(y + i, v);
     }
