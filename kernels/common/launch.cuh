@@ -23,8 +23,8 @@ struct LaunchShape {
   cudaStream_t stream = nullptr;
 };
 
-// Beyond this much dynamic shared memory a kernel is told so, per device. It must be from 48 KiB on,
-// static shared memory included, of which no kernel here has more than 8 KiB.
+// Beyond this much dynamic shared memory a kernel is told so, per device. It must be from 48 KiB
+// on, static shared memory included, of which no kernel here has more than 8 KiB.
 inline constexpr int kDefaultSharedBytes = 40 * 1024;
 
 // Enqueues the kernel and returns the launch's error, which it also clears.

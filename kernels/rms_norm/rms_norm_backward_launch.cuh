@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/common/sum_partials.cuh"
 #include "kernels/rms_norm/rms_norm_backward.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
 
@@ -131,12 +132,8 @@ int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, const Policy
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
   if (!has_dweight) return cudaSuccess;
-  const LaunchShape shape = {.blocks = CeilDiv(b.norm.hidden, kDweightColumns),
-                             .threads = dim3(kDweightColumns, kDweightLanes),
-                             .dependent = call.sm >= 90 && plan.blocks > 0,
-                             .stream = stream};
-  return LaunchKernel(RmsNormDweightKernel, shape, static_cast<const float*>(workspace), plan.sums,
-                      b.norm.hidden, b.dweight.data, b.dweight.dtype);
+  return LaunchSumPartials(static_cast<const float*>(workspace), plan.sums, b.norm.hidden,
+                           b.dweight, call.sm >= 90 && plan.blocks > 0, call.stream);
 }
 
 template <bool kAdd>
@@ -149,7 +146,7 @@ int32_t LoadBackwardKernelsAs() {
       }
     }
   }
-  return LoadKernel(RmsNormDweightKernel);
+  return LoadKernel(SumPartialsKernel);
 }
 
 }  // namespace fuseboard::rms_norm

@@ -22,6 +22,45 @@ struct RowSumStorage {
   float cluster[2][kMaxClusterBlocks];
 };
 
+// RowSum of two values at the price of one: one barrier. The same rule of two.
+__device__ __forceinline__ float2 RowSumPair(float2 value, float2* block_sums,
+                                             float2* cluster_sums) {
+  const int threads = static_cast<int>(blockDim.x);
+  const int width = threads < kWarpThreads ? threads : kWarpThreads;
+  value = {WarpReduce(value.x, Sum(), width), WarpReduce(value.y, Sum(), width)};
+  if (threads <= kWarpThreads) return value;
+  const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
+  const int lane = thread % kWarpThreads;
+  const int warp = thread / kWarpThreads;
+  const int group_warps = threads / kWarpThreads;
+  if (lane == 0) block_sums[warp] = value;
+  __syncthreads();
+  const int first = warp / group_warps * group_warps;
+  value = lane < group_warps ? block_sums[first + lane] : make_float2(0.0f, 0.0f);
+  value = {WarpReduce(value.x, Sum()), WarpReduce(value.y, Sum())};
+  const uint32_t blocks = ClusterSize();
+  if (blocks == 1) return value;
+  if (static_cast<uint32_t>(thread) < blocks) {
+    auto* slot = reinterpret_cast<float*>(cluster_sums + ClusterRank());
+    ClusterStore(slot, static_cast<uint32_t>(thread), value.x);
+    ClusterStore(slot + 1, static_cast<uint32_t>(thread), value.y);
+  }
+  ClusterArrive();
+  ClusterWait();
+  value = {0.0f, 0.0f};
+  for (uint32_t i = 0; i < blocks; ++i) {
+    value.x += cluster_sums[i].x;
+    value.y += cluster_sums[i].y;
+  }
+  return value;
+}
+
+// Shared memory of RowSumPair, twice, for loops.
+struct RowSumPairStorage {
+  float2 block[2][kMaxWarps];
+  float2 cluster[2][kMaxClusterBlocks];
+};
+
 }  // namespace fuseboard::rms_norm
 
 #endif  // KERNELS_RMS_NORM_ROW_SUM_CUH_

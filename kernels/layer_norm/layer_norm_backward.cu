@@ -1,0 +1,146 @@
+#include "kernels/common/launch.cuh"
+#include "kernels/common/sum_partials.cuh"
+#include "kernels/layer_norm/layer_norm_backward.cuh"
+#include "kernels/layer_norm/layer_norm_call.h"
+#include "kernels/layer_norm/layer_norm_cuda.h"
+#include "kernels/rms_norm/rms_norm_policy.h"
+
+namespace fuseboard::layer_norm {
+namespace {
+
+using rms_norm::Policy;
+using BackwardKernel = void (*)(BackwardArgs);
+
+template <typename X, bool kBias>
+BackwardKernel SelectKernel(int packs) {
+  switch (packs) {
+    case 1:
+      return LayerNormBackwardKernel<X, kBias, 1>;
+    case 2:
+      return LayerNormBackwardKernel<X, kBias, 2>;
+    case 4:
+      return LayerNormBackwardKernel<X, kBias, 4>;
+    case 8:
+      return LayerNormBackwardKernel<X, kBias, 8>;
+    default:
+      return LayerNormBackwardLoopingKernel<X>;
+  }
+}
+
+BackwardKernel SelectKernel(int32_t dtype, bool bias, int packs) {
+  return DispatchFloat(dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return bias ? SelectKernel<X, true>(packs) : SelectKernel<X, false>(packs);
+  });
+}
+
+// How a call is cut, and the number of partial sums of each parameter.
+struct Plan {
+  Policy policy;
+  int64_t blocks;
+  int64_t sums;
+  int shared_bytes;
+};
+
+Policy PolicyOf(const FbCall& call, const BackwardCall& b) {
+  const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
+  const bool weight = IsAbsent(b.weight) || reinterpret_cast<uintptr_t>(b.weight.data) % 16 == 0;
+  const bool packs = b.hidden % (16 / bytes) == 0 && IsAlignedRows(b.x, bytes, 16) &&
+                     IsAlignedRows(b.dy, bytes, 16) && weight &&
+                     (IsAbsent(b.dx) || IsAlignedRows(b.dx, bytes, 16));
+  Policy policy =
+      packs ? rms_norm::SelectBackward(call.sm, b.hidden * bytes / 16, bytes, bytes) : Policy{};
+  // The sums of dbias take the registers of a third block.
+  if (policy.packs == 1 || policy.packs == 2) {
+    policy.blocks_per_sm = policy.blocks_per_sm > 2 ? 2 : policy.blocks_per_sm;
+  }
+  return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;
+}
+
+Plan PlanOf(const FbCall& call, const BackwardCall& b) {
+  Plan plan = {};
+  plan.policy = PolicyOf(call, b);
+  if (plan.policy.packs == 0) {
+    plan.blocks = rms_norm::LoopingBackwardBlocks(plan.policy, b.rows, b.hidden, call.sm_count);
+    plan.sums = plan.blocks * plan.policy.rows_per_block;
+    return plan;
+  }
+  const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
+  plan.blocks = rms_norm::BackwardBlocks(plan.policy, b.rows, call.sm_count);
+  plan.sums = plan.blocks / plan.policy.cluster;
+  plan.shared_bytes = static_cast<int>(rms_norm::BackwardSharedBytes(plan.policy, bytes, bytes));
+  return plan;
+}
+
+void* DataOf(const FbTensor& tensor) { return IsAbsent(tensor) ? nullptr : tensor.data; }
+
+}  // namespace
+
+uint64_t BackwardCudaWorkspace(const FbCall* call) {
+  const BackwardCall b = BackwardOf(*call);
+  const int parameters = (IsAbsent(b.dweight) ? 0 : 1) + (IsAbsent(b.dbias) ? 0 : 1);
+  if (parameters == 0) return 0;
+  return static_cast<uint64_t>(PlanOf(*call, b).sums * b.hidden * parameters) * sizeof(float);
+}
+
+int32_t BackwardCuda(const FbCall* call, void* workspace) {
+  const BackwardCall b = BackwardOf(*call);
+  const bool has_dweight = !IsAbsent(b.dweight);
+  const bool has_dbias = !IsAbsent(b.dbias);
+  if (IsAbsent(b.dx) && !has_dweight && !has_dbias) return cudaSuccess;
+
+  const Plan plan = PlanOf(*call, b);
+  auto* const partials = static_cast<float*>(workspace);
+  float* const of_weight = has_dweight ? partials : nullptr;
+  float* const of_bias = has_dbias ? partials + (has_dweight ? plan.sums * b.hidden : 0) : nullptr;
+  if (plan.blocks > 0) {
+    const LaunchShape shape = {
+        .blocks = plan.blocks,
+        .threads = dim3(plan.policy.threads_per_row, plan.policy.rows_per_block),
+        .cluster = plan.policy.cluster,
+        .shared_bytes = plan.shared_bytes,
+        .stream = static_cast<cudaStream_t>(call->stream)};
+    const BackwardArgs args = {.dy = b.dy.data,
+                               .x = b.x.data,
+                               .weight = DataOf(b.weight),
+                               .mean = static_cast<const float*>(b.mean.data),
+                               .rstd = static_cast<const float*>(b.rstd.data),
+                               .dx = DataOf(b.dx),
+                               .weight_partials = of_weight,
+                               .bias_partials = of_bias,
+                               .dy_stride = b.dy.stride[0],
+                               .x_stride = b.x.stride[0],
+                               .dx_stride = b.dx.stride[0],
+                               .rows = b.rows,
+                               .hidden = b.hidden,
+                               .weight_dtype = b.weight.dtype,
+                               .stages = plan.policy.stages,
+                               .shared_weight = plan.policy.shared_weight};
+    const auto kernel = SelectKernel(b.x.dtype, has_dbias, plan.policy.packs);
+    if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
+  }
+  // The second sum follows the first, not the kernel: it may not begin before its end.
+  const bool dependent = call->sm >= 90 && plan.blocks > 0;
+  if (has_dweight) {
+    const cudaError_t error =
+        LaunchSumPartials(of_weight, plan.sums, b.hidden, b.dweight, dependent, call->stream);
+    if (error != cudaSuccess) return error;
+  }
+  if (!has_dbias) return cudaSuccess;
+  return LaunchSumPartials(of_bias, plan.sums, b.hidden, b.dbias, dependent && !has_dweight,
+                           call->stream);
+}
+
+int32_t LoadBackwardKernels() {
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int packs : {0, 1, 2, 4, 8}) {
+      for (const bool bias : {true, false}) {
+        const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs));
+        if (error != cudaSuccess) return error;
+      }
+    }
+  }
+  return LoadKernel(SumPartialsKernel);
+}
+
+}  // namespace fuseboard::layer_norm

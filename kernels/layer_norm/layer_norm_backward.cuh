@@ -1,0 +1,277 @@
+// LayerNorm backward on the GPU. With n = (x - mean) * rstd and g = dy * weight:
+//   dx = rstd * (g - mean(g) - n * mean(g * n)),  dweight = sum over rows of dy * n,
+//   dbias = sum over rows of dy
+//
+// Traffic: dy and x read once, dx written once; two rows of f32 per group of blocks written and
+// read for the parameters, which stay in L2. Determinism: each block adds its rows in order in f32,
+// then SumPartialsKernel adds the blocks' sums in an order fixed by their number, which depends on
+// the number of rows and multiprocessors only.
+
+#ifndef KERNELS_LAYER_NORM_LAYER_NORM_BACKWARD_CUH_
+#define KERNELS_LAYER_NORM_LAYER_NORM_BACKWARD_CUH_
+
+#include "kernels/common/dispatch.h"
+#include "kernels/common/vector.cuh"
+#include "kernels/rms_norm/backward_ring.cuh"
+#include "kernels/rms_norm/row_sum.cuh"
+
+namespace fuseboard::layer_norm {
+
+using rms_norm::RowSumPair;
+using rms_norm::RowSumPairStorage;
+
+struct BackwardArgs {
+  const void* dy;
+  const void* x;
+  const void* weight;  // Or NULL.
+  const float* mean;
+  const float* rstd;
+  void* dx;                // Or NULL.
+  float* weight_partials;  // [sums, hidden], or NULL: no dweight.
+  float* bias_partials;    // Likewise of dbias.
+  int64_t dy_stride;
+  int64_t x_stride;
+  int64_t dx_stride;
+  int64_t rows;
+  int64_t hidden;
+  int32_t weight_dtype;
+  int32_t stages;
+  bool shared_weight;
+};
+
+template <int kLanes>
+__device__ __forceinline__ void LoadWeight(const BackwardArgs& args, int64_t column,
+                                           float (&out)[kLanes]) {
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) out[i] = 1.0f;
+  if (args.weight != nullptr) LoadFloatsOf<kLanes>(args.weight_dtype, args.weight, column, out);
+}
+
+// The sums of a block's rows, from the first to the last, into its row of `partials`; threadIdx.y
+// == 0 stores. `ring` is not in use any more.
+template <typename Ring, int kPacks, int kLanes>
+__device__ __forceinline__ void StorePartials(const Ring& ring, int stages, int first, int step,
+                                              int row_packs, float (&sums)[kPacks][kLanes],
+                                              float* partials) {
+  if (blockDim.y > 1) {
+    __syncthreads();  // The last use of these slots has ended.
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) ring.StoreFloatRow(stages, p, sums[p]);
+    __syncthreads();
+    if (threadIdx.y > 0) return;
+    for (int y = 1; y < static_cast<int>(blockDim.y); ++y) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        float other[kLanes];
+        ring.LoadFloatRow(stages, p, ring.thread + y * static_cast<int>(blockDim.x), other);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) sums[p][i] += other[i];
+      }
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int pack = first + p * step;
+    if (pack < row_packs) StoreFloats<float, kLanes>(partials + pack * kLanes, sums[p]);
+  }
+}
+
+// blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
+// next row is fetched into a slot as soon as its pack of this row has been used.
+// REQUIRES: all rows in 16-byte runs; 1 <= stages <= 3.
+template <typename X, bool kBias, int kPacks>
+__global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
+    LayerNormBackwardKernel(const BackwardArgs args) {
+  using Ring = rms_norm::BackwardRing<X, X, /*kAdd=*/false, kPacks>;
+  constexpr int kLanes = Ring::kLanes;
+  extern __shared__ uint4 dynamic_shared[];
+  __shared__ RowSumPairStorage sums;
+  AllowDependentLaunch();
+
+  const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
+                     static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x)};
+  const int cluster = static_cast<int>(ClusterSize());
+  const int stages = args.stages;
+  const int row_packs = static_cast<int>(args.hidden / kLanes);
+  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x) * cluster;
+  const int64_t first_row = int64_t{blockIdx.x} / cluster * blockDim.y;
+  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
+  const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);
+  const auto fetch = [&](int stage, int p, int64_t row, int pack) {
+    ring.Fetch(stage, p, static_cast<const X*>(args.x) + row * args.x_stride,
+               static_cast<const X*>(args.dy) + row * args.dy_stride, nullptr, pack);
+  };
+
+  for (int stage = 0; stage < stages; ++stage) {
+    const int64_t row = first_row + stage * row_step + threadIdx.y;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (row < args.rows && pack < row_packs) fetch(stage, p, row, pack);
+    }
+    CopyAsyncCommit();
+  }
+  if (args.shared_weight) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      float w[kLanes];
+      if (pack < row_packs) {
+        LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+        ring.StoreFloatRow(stages, p, w);
+      }
+    }
+  }
+  const auto load_weight = [&](int p, int pack, float(&w)[kLanes]) {
+    if (args.shared_weight) {
+      ring.LoadFloatRow(stages, p, ring.thread, w);
+    } else {
+      LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+    }
+  };
+  if (cluster > 1) {
+    ClusterArrive();  // No block may write to another's memory before that one runs.
+    ClusterWait();
+  }
+
+  float dweight[kPacks][kLanes] = {};
+  float dbias[kBias ? kPacks : 1][kLanes] = {};
+  int stage = 0;
+  int turn = 0;
+  for (int64_t base = first_row; base < args.rows; base += row_step) {
+    const int64_t row = base + threadIdx.y;
+    const bool active = row < args.rows;
+    const float mean = active ? args.mean[row] : 0.0f;
+    const float rstd = active ? args.rstd[row] : 0.0f;
+    rms_norm::WaitForStage(stages);
+
+    float2 means = {0.0f, 0.0f};
+    if (args.dx != nullptr) {
+      float2 dots = {0.0f, 0.0f};
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int pack = first + p * step;
+        if (!active || pack >= row_packs) continue;
+        float x[kLanes], dy[kLanes], w[kLanes];
+        ring.LoadX(stage, p, x);
+        ring.LoadDy(stage, p, dy);
+        load_weight(p, pack, w);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) {
+          const float g = dy[i] * w[i];
+          dots.x += g;
+          dots.y += g * ((x[i] - mean) * rstd);
+        }
+      }
+      dots = RowSumPair(dots, sums.block[turn], sums.cluster[turn]);
+      means = {dots.x * inverse_hidden, dots.y * inverse_hidden};
+    }
+
+    const int64_t next = row + stages * row_step;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (!active || pack >= row_packs) continue;
+      float x[kLanes], dy[kLanes];
+      ring.LoadX(stage, p, x);
+      ring.LoadDy(stage, p, dy);
+      if (next < args.rows) fetch(stage, p, next, pack);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) x[i] = (x[i] - mean) * rstd;
+      if (args.dx != nullptr) {
+        float w[kLanes], dx[kLanes];
+        load_weight(p, pack, w);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) {
+          dx[i] = rstd * (dy[i] * w[i] - means.x - x[i] * means.y);
+        }
+        X* out = static_cast<X*>(args.dx) + row * args.dx_stride;
+        StoreFloats<X, kLanes>(out + pack * kLanes, dx);
+      }
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
+      if constexpr (kBias) {
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) dbias[p][i] += dy[i];
+      }
+    }
+    CopyAsyncCommit();
+    stage = stage + 1 == stages ? 0 : stage + 1;
+    turn ^= 1;
+  }
+  const int64_t sum_row = int64_t{blockIdx.x} / cluster * args.hidden;
+  if constexpr (kBias) {
+    StorePartials(ring, stages, first, step, row_packs, dbias, args.bias_partials + sum_row);
+  }
+  if (args.weight_partials == nullptr) return;
+  StorePartials(ring, stages, first, step, row_packs, dweight, args.weight_partials + sum_row);
+}
+
+// Any alignment and width, element by element; each row is read twice, the second time from L1 or
+// L2, and the sums are added up in memory: a row of partials per row of the block.
+template <typename X>
+__global__ void __launch_bounds__(512) LayerNormBackwardLoopingKernel(const BackwardArgs args) {
+  __shared__ RowSumPairStorage sums;
+  AllowDependentLaunch();
+  const int64_t first_row = int64_t{blockIdx.x} * blockDim.y;
+  const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
+  const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);
+  const int64_t own = (first_row + threadIdx.y) * args.hidden;
+  const auto add = [&](float* partials, int64_t column, bool is_first, float value) {
+    if (partials == nullptr) return;
+    float& sum = partials[own + column];
+    sum = is_first ? value : sum + value;
+  };
+  // A row of the block that gets no row of the tensor still has a row of partials.
+  if (first_row + threadIdx.y >= args.rows) {
+    for (int64_t i = threadIdx.x; i < args.hidden; i += blockDim.x) {
+      add(args.weight_partials, i, true, 0.0f);
+      add(args.bias_partials, i, true, 0.0f);
+    }
+  }
+  int turn = 0;
+  for (int64_t base = first_row; base < args.rows; base += row_step, turn ^= 1) {
+    const int64_t row = base + threadIdx.y;
+    const bool active = row < args.rows;
+    const int64_t hidden = active ? args.hidden : 0;
+    const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
+    const X* dy = static_cast<const X*>(args.dy) + (active ? row : 0) * args.dy_stride;
+    const float mean = active ? args.mean[row] : 0.0f;
+    const float rstd = active ? args.rstd[row] : 0.0f;
+
+    float2 means = {0.0f, 0.0f};
+    if (args.dx != nullptr) {
+      float2 dots = {0.0f, 0.0f};
+#pragma unroll 4
+      for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
+        float xs[1], dys[1], w[1];
+        LoadFloats<X, 1>(x + i, xs);
+        LoadFloats<X, 1>(dy + i, dys);
+        LoadWeight<1>(args, i, w);
+        dots.x += dys[0] * w[0];
+        dots.y += dys[0] * w[0] * ((xs[0] - mean) * rstd);
+      }
+      dots = RowSumPair(dots, sums.block[turn], sums.cluster[turn]);
+      means = {dots.x * inverse_hidden, dots.y * inverse_hidden};
+    }
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
+      float xs[1], dys[1], w[1];
+      LoadFloats<X, 1>(x + i, xs);
+      LoadFloats<X, 1>(dy + i, dys);
+      xs[0] = (xs[0] - mean) * rstd;
+      if (args.dx != nullptr) {
+        LoadWeight<1>(args, i, w);
+        const float dx[1] = {rstd * (dys[0] * w[0] - means.x - xs[0] * means.y)};
+        StoreFloats<X, 1>(static_cast<X*>(args.dx) + row * args.dx_stride + i, dx);
+      }
+      add(args.weight_partials, i, base == first_row, dys[0] * xs[0]);
+      add(args.bias_partials, i, base == first_row, dys[0]);
+    }
+  }
+}
+
+}  // namespace fuseboard::layer_norm
+
+#endif  // KERNELS_LAYER_NORM_LAYER_NORM_BACKWARD_CUH_
