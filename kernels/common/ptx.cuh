@@ -41,6 +41,15 @@ __device__ __forceinline__ uint32_t FloatsToBFloat16Word(float low, float high) 
   return word;
 }
 
+// ---- Arithmetic ----
+
+// 2^x, 2 ulp, subnormal results flushed.
+__device__ __forceinline__ float Exp2Approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // ---- Memory ----
 
 // Starts copying 16 bytes from global to shared memory. Committed groups end in order.

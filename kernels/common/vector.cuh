@@ -77,6 +77,18 @@ __device__ __forceinline__ void StoreLanes(T* address, const Lanes<T, kLanes>& i
   }
 }
 
+// The larger of two 16-bit floats, pair by pair; a number before NaN.
+template <typename T>
+__device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {
+  uint32_t most;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("max.f16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
+  } else {
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
+  }
+  return most;
+}
+
 // ---- Bits to floats and back ----
 
 template <typename T>

@@ -16,8 +16,8 @@
 #define KERNELS_CROSS_ENTROPY_RING_KERNEL_CUH_
 
 #include "kernels/cross_entropy/cross_entropy_policy.h"
+#include "kernels/cross_entropy/gradient_row.cuh"
 #include "kernels/cross_entropy/ptx_bulk.cuh"
-#include "kernels/cross_entropy/row_layout.cuh"
 
 namespace fuseboard::cross_entropy {
 

@@ -7,7 +7,7 @@
 #ifndef KERNELS_CROSS_ENTROPY_ROW_KERNEL_CUH_
 #define KERNELS_CROSS_ENTROPY_ROW_KERNEL_CUH_
 
-#include "kernels/cross_entropy/row_layout.cuh"
+#include "kernels/cross_entropy/gradient_row.cuh"
 
 namespace fuseboard::cross_entropy {
 

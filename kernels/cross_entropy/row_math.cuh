@@ -35,25 +35,6 @@ struct Mode {
 __device__ __forceinline__ float Infinity() { return __uint_as_float(0x7f800000u); }
 __device__ __forceinline__ float NotANumber() { return __uint_as_float(0x7fc00000u); }
 
-// 2^x, 2 ulp, subnormal results flushed.
-__device__ __forceinline__ float Exp2Approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// The larger of two 16-bit floats, pair by pair; a number before NaN.
-template <typename T>
-__device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {
-  uint32_t most;
-  if constexpr (std::is_same_v<T, Half>) {
-    asm("max.f16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
-  } else {
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
-  }
-  return most;
-}
-
 // ---- z and its exponential ----
 
 template <typename M>

@@ -1,35 +1,14 @@
-// How a row of any base and length is cut: `units` aligned pieces of 16 bytes, and the `edges`
-// fewer than 16 bytes before and after them, which are taken element by element.
+// Where a row's gradient goes, in the pieces of RowLayout.
 
-#ifndef KERNELS_CROSS_ENTROPY_ROW_LAYOUT_CUH_
-#define KERNELS_CROSS_ENTROPY_ROW_LAYOUT_CUH_
+#ifndef KERNELS_CROSS_ENTROPY_GRADIENT_ROW_CUH_
+#define KERNELS_CROSS_ENTROPY_GRADIENT_ROW_CUH_
 
 #include <stdint.h>
 
+#include "kernels/common/row_layout.cuh"
 #include "kernels/cross_entropy/row_math.cuh"
 
 namespace fuseboard::cross_entropy {
-
-template <typename T>
-struct RowLayout {
-  static constexpr int kLanes = kPackLanes<T>;
-
-  int head;   // Elements before the first unit.
-  int units;  // Fit an int: a row has at most 2^30 elements.
-  int edges;  // Elements in no unit, before and after.
-
-  __device__ __forceinline__ RowLayout(const T* row, int vocab) {
-    const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16);
-    head = min(past == 0 ? 0 : (16 - past) / static_cast<int>(sizeof(T)), vocab);
-    units = (vocab - head) / kLanes;
-    edges = vocab - units * kLanes;
-  }
-
-  __device__ __forceinline__ int ColumnOfUnit(int unit) const { return head + unit * kLanes; }
-  __device__ __forceinline__ int ColumnOfEdge(int edge) const {
-    return edge < head ? edge : units * kLanes + edge;
-  }
-};
 
 // Stores a unit; element by element unless its place is aligned like the unit.
 template <bool kAligned, typename T>
@@ -89,4 +68,4 @@ __device__ __forceinline__ void StoreZeros(const RowLayout<T>& layout, const Gra
 
 }  // namespace fuseboard::cross_entropy
 
-#endif  // KERNELS_CROSS_ENTROPY_ROW_LAYOUT_CUH_
+#endif  // KERNELS_CROSS_ENTROPY_GRADIENT_ROW_CUH_

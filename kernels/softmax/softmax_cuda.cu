@@ -1,0 +1,121 @@
+#include <algorithm>
+
+#include "kernels/common/dispatch.h"
+#include "kernels/common/launch.cuh"
+#include "kernels/common/row_alignment.h"
+#include "kernels/softmax/softmax_cuda.h"
+#include "kernels/softmax/softmax_looping.cuh"
+
+namespace fuseboard::softmax {
+namespace {
+
+using Kernel = void (*)(Call);
+
+template <typename T>
+Kernel ForwardKernelOf(int packs, bool aligned) {
+  switch (packs) {
+    case 1:
+      return SoftmaxForwardKernel<T, 1>;
+    case 2:
+      return SoftmaxForwardKernel<T, 2>;
+    case 4:
+      return SoftmaxForwardKernel<T, 4>;
+    case 8:
+      return SoftmaxForwardKernel<T, 8>;
+    default:
+      return aligned ? SoftmaxForwardLoopingKernel<T, kPackLanes<T>>
+                     : SoftmaxForwardLoopingKernel<T, 1>;
+  }
+}
+
+template <typename T>
+Kernel BackwardKernelOf(int packs, bool aligned) {
+  switch (packs) {
+    case 1:
+      return SoftmaxBackwardKernel<T, 1, false>;
+    case 2:
+      return SoftmaxBackwardKernel<T, 2, false>;
+    case 4:
+      return SoftmaxBackwardKernel<T, 4, false>;
+    case 8:
+      return SoftmaxBackwardKernel<T, 8, true>;
+    default:
+      return aligned ? SoftmaxBackwardLoopingKernel<T, kPackLanes<T>>
+                     : SoftmaxBackwardLoopingKernel<T, 1>;
+  }
+}
+
+Kernel KernelOf(FbPhase phase, int32_t dtype, int packs, bool aligned) {
+  return DispatchFloat(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return phase == FB_FORWARD ? ForwardKernelOf<T>(packs, aligned)
+                               : BackwardKernelOf<T>(packs, aligned);
+  });
+}
+
+RowAlignment AlignmentOf(const FbCall& call) {
+  RowAlignment alignment;
+  for (int i = 0; i < call.num_inputs; ++i) alignment.Add(call.inputs[i]);
+  alignment.Add(call.outputs[0]);
+  return alignment;
+}
+
+int32_t Launch(FbPhase phase, const FbCall& raw, const Policy& policy, bool aligned) {
+  const Call call = CallOf(raw);
+  if (call.rows == 0) return cudaSuccess;
+  const LaunchShape shape = {.blocks = std::min(BlocksOf(policy, call.rows), kMaxBlocks),
+                             .threads = dim3(policy.threads_per_row, policy.rows_per_block),
+                             .cluster = policy.cluster,
+                             .shared_bytes = SharedBytes(policy),
+                             .stream = static_cast<cudaStream_t>(raw.stream)};
+  return LaunchKernel(KernelOf(phase, call.dtype, policy.packs, aligned), shape, call);
+}
+
+int32_t SelectAndLaunch(FbPhase phase, const FbCall& raw) {
+  const FbTensor& x = raw.inputs[0];
+  const RowAlignment alignment = AlignmentOf(raw);
+  Policy policy = {};
+  if (alignment.alike()) {
+    const int64_t row_bytes = x.shape[1] * (x.dtype == FB_F32 ? 4 : 2);
+    const RowShape row = {.packs = row_bytes / 16,
+                          .has_edges = row_bytes % 16 != 0 || !alignment.whole()};
+    policy = phase == FB_FORWARD ? SelectForward(raw.sm, row) : SelectBackward(raw.sm, row);
+  }
+  const bool fits = policy.packs != 0 && BlocksOf(policy, x.shape[0]) <= kMaxBlocks;
+  if (!fits) policy = SelectLooping(x.shape[1]);
+  return Launch(phase, raw, policy, alignment.alike());
+}
+
+}  // namespace
+
+int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
+  return SelectAndLaunch(FB_FORWARD, *call);
+}
+
+int32_t BackwardCuda(const FbCall* call, void* /*workspace*/) {
+  return SelectAndLaunch(FB_BACKWARD, *call);
+}
+
+int32_t LaunchForward(const FbCall& call, const Policy& policy) {
+  return Launch(FB_FORWARD, call, policy, AlignmentOf(call).alike());
+}
+
+int32_t LaunchBackward(const FbCall& call, const Policy& policy) {
+  return Launch(FB_BACKWARD, call, policy, AlignmentOf(call).alike());
+}
+
+int32_t LoadKernels() {
+  for (const FbPhase phase : {FB_FORWARD, FB_BACKWARD}) {
+    for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+      for (const int packs : {0, 1, 2, 4, 8}) {
+        for (const bool aligned : {false, true}) {
+          const cudaError_t error = LoadKernel(KernelOf(phase, dtype, packs, aligned));
+          if (error != cudaSuccess) return error;
+        }
+      }
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace fuseboard::softmax
