@@ -32,12 +32,11 @@ const char* CheckPointer(const char* name, const FbTensor& tensor, int64_t eleme
 
 }  // namespace
 
+// NOLINTNEXTLINE(modernize-avoid-variadic-functions): no <format> without exceptions and memory.
 const char* Reject(const char* format, ...) {
   thread_local char message[kMessageBytes];
   va_list args;
   va_start(args, format);
-  // clang 14 misses the va_start of the line above.
-  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized)
   vsnprintf(message, sizeof(message), format, args);
   va_end(args);
   return message;

@@ -50,8 +50,9 @@ const char* RejectBackward(const FbCall* call, int32_t device_type) {
   const FbTensor& weight = call->inputs[3];
   if (const char* why = CheckInput(*call, "sum", sum, weight)) return why;
   if (const char* why = CheckMatrix(*call, "dy", dy, sum.shape[0], sum.shape[1])) return why;
-  if (const char* why = CheckDType("dy", dy, OutputDType(sum, weight, CastingOf(*call))))
+  if (const char* why = CheckDType("dy", dy, OutputDType(sum, weight, CastingOf(*call)))) {
     return why;
+  }
   if (!IsAbsent(dsum)) {
     if (const char* why = CheckLike(*call, "dsum", dsum, sum)) return why;
   }

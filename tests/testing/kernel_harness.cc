@@ -21,8 +21,7 @@ constexpr uint8_t kWorkspaceByte = 0xff;  // A NaN in every float dtype.
 void ParallelFor(void* pool, int64_t begin, int64_t end, int64_t grain, FbRangeFn fn,
                  void* context) {
   const int64_t threads = *static_cast<int*>(pool);
-  const int64_t chunk =
-      std::max((end - begin + threads - 1) / threads, std::max<int64_t>(grain, 1));
+  const int64_t chunk = std::max({(end - begin + threads - 1) / threads, grain, int64_t{1}});
   std::vector<std::thread> running;
   for (int64_t at = begin; at < end; at += chunk) {
     running.emplace_back(fn, context, at, std::min(at + chunk, end));

@@ -13,6 +13,7 @@
 
 namespace fuseboard::testing {
 
+// NOLINTNEXTLINE(bugprone-return-const-ref-from-parameter): the matched status outlives the match.
 inline const absl::Status& GetStatus(const absl::Status& status) { return status; }
 template <typename T>
 const absl::Status& GetStatus(const absl::StatusOr<T>& status) {

@@ -90,7 +90,10 @@ def test_threads_that_load_one_file_get_one_handle(build_fake):
     "macros, message",
     [
         ({"FAKE_ABI": 2}, "has ABI 2, want 1"),
-        ({"FAKE_NAME": '"gelu_of_nobody"'}, "is of operation gelu_of_nobody, which this binding does not have"),
+        (
+            {"FAKE_NAME": '"gelu_of_nobody"'},
+            "is of operation gelu_of_nobody, which this binding does not have",
+        ),
         ({"fb_get_kernel": "another_name"}, "has no symbol fb_get_kernel"),
     ],
 )

@@ -161,7 +161,9 @@ Case::Case(Shape s, uint32_t seed, Layout logits_layout)
 
 Case& Case::WithClassWeights(uint32_t seed) {
   class_weight = TestTensor(FB_F32, {shape.vocab});
-  class_weight.Fill([seed](int64_t, int64_t i) { return 0.25 + 0.125 * ((i * 5 + seed) % 11); });
+  class_weight.Fill([seed](int64_t, int64_t i) {
+    return 0.25 + 0.125 * static_cast<double>((i * 5 + seed) % 11);
+  });
   return *this;
 }
 

@@ -137,7 +137,7 @@ TEST_F(CrossEntropyRejectTest, GradientsThatOverlapTheLogitsUnlessTheyAreTheLogi
   EXPECT_THAT(WhyNotAt(2, 16), HasSubstr("got an overlap"));  // One element on.
   EXPECT_THAT(WhyNotAt(0, 20), HasSubstr("got an overlap"));  // Other rows.
   EXPECT_THAT(WhyNotAt(-32, 16), HasSubstr("got an overlap"));
-  EXPECT_EQ(WhyNotAt(-4 * 32, 16), "");
+  EXPECT_EQ(WhyNotAt(-4L * 32, 16), "");
   EXPECT_THAT(WhyNotAt(3 + (1 << 16), 16), StartsWith("dlogits: want memory aligned"));
 }
 
@@ -149,9 +149,9 @@ TEST(CrossEntropyRejectInterleavedTest, HalvesOfTheSameRowsAreApart) {
   FbTensor& dlogits = raw.outputs[kDlogits];
   dlogits.stride[0] = 32;
   const auto why = [&] { return Kernel().entries[FB_FORWARD][FB_CPU].reject_reason(&raw.call); };
-  dlogits.data = static_cast<char*>(raw.inputs[0].data) + 16 * 2;
+  dlogits.data = static_cast<char*>(raw.inputs[0].data) + 16L * 2;
   EXPECT_EQ(why(), nullptr);
-  dlogits.data = static_cast<char*>(raw.inputs[0].data) + 15 * 2;
+  dlogits.data = static_cast<char*>(raw.inputs[0].data) + 15L * 2;
   EXPECT_THAT(why(), HasSubstr("got an overlap"));
 }
 

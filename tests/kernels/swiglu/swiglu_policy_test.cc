@@ -9,7 +9,7 @@ using Wide = Cut<256, 1, 6>;
 
 static_assert(SelectPolicy<Wide>(1792) == Policy{.threads_per_row = 256, .rows_per_block = 1});
 static_assert(SelectPolicy<Wide>(16) == Policy{.threads_per_row = 16, .rows_per_block = 16});
-static_assert(TilesOf<Wide>(SelectPolicy<Wide>(1792), 8192, 1792).count == 7 * 8192);
+static_assert(TilesOf<Wide>(SelectPolicy<Wide>(1792), 8192, 1792).count == 7L * 8192);
 
 TEST(SwigluPolicyTest, TilesCoverTheMatrixAndNoMoreThanOneTileOfSlack) {
   for (int64_t runs = 1; runs <= 5000; runs += 7) {
