@@ -1,5 +1,5 @@
 // Blocks of any float dtype to and from float, in loops that the compiler vectorises, and a
-// vectorisable exp. For CPU kernel sources only: everything lives in the namespace of the
+// few functions. For CPU kernel sources only: everything lives in the namespace of the
 // instruction set it is compiled for (cpu_isa.h).
 //
 // Rounding is to nearest, ties to even; overflow gives infinity; NaN stays NaN; subnormals are
@@ -120,7 +120,7 @@ static inline void RoundBlock(float* values, int64_t n) {
   }
 }
 
-// ---- exp ----
+// ---- Functions: of one value, without branches, so that loops over them are vectorised ----
 
 // e^x for x <= 0 (or NaN), within 1 ulp where the result is normal; gradual underflow to 0.
 static inline float ExpNonPositive(float x) {
@@ -145,6 +145,12 @@ static inline float ExpNonPositive(float x) {
   const float low = FloatFromBits(static_cast<uint32_t>(half + 127) << 23);
   const float high = FloatFromBits(static_cast<uint32_t>(exponent - half + 127) << 23);
   return exp_r * low * high;
+}
+
+// 1 / (1 + e^-x) within 2 ulp, in a form that overflows on neither side.
+[[gnu::always_inline]] static inline float Sigmoid(float x) {
+  const float e = ExpNonPositive(x < 0.0f ? x : -x);
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
 }  // namespace fuseboard::FB_CPU_ISA
