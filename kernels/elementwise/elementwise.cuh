@@ -20,6 +20,9 @@
 
 namespace fuseboard::elementwise {
 
+// Of a function without parameters.
+struct NoParams {};
+
 // One run of kLanes elements of each input, held as loaded.
 template <typename T, int kLanes, int kInputs>
 struct Runs {
