@@ -41,12 +41,19 @@ __device__ __forceinline__ uint32_t FloatsToBFloat16Word(float low, float high) 
   return word;
 }
 
-// ---- Arithmetic ----
+// ---- Functions of f32 in one instruction. Subnormals in and out are 0; infinities are right. ----
 
-// 2^x, 2 ulp, subnormal results flushed.
+// 2^x within 2 ulp.
 __device__ __forceinline__ float Exp2Approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x within 1 ulp.
+__device__ __forceinline__ float ReciprocalApprox(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -1,37 +1,21 @@
-// A swiglu call as its kernels see it: checked once, then read by name instead of by index.
+// A swiglu call: its parameters, and when it is refused.
 
 #ifndef KERNELS_SWIGLU_SWIGLU_CALL_H_
 #define KERNELS_SWIGLU_SWIGLU_CALL_H_
 
 #include "kernels/abi/kernel_abi.h"
 #include "kernels/abi/swiglu.h"
-#include "kernels/common/reject.h"
 
 namespace fuseboard::swiglu {
-
-// A matrix whose rows lie `stride` elements apart.
-struct Matrix {
-  void* base;  // NULL: absent.
-  int64_t stride;
-};
-
-// Forward: in = {gate, up}, out = {out}. Backward: in = {dout, gate, up}, out = {dgate, dup}.
-struct Call {
-  Matrix in[3];
-  Matrix out[2];
-  int64_t rows;
-  int64_t cols;
-  int32_t dtype;
-  bool round_activation;
-};
 
 // FbEntry::reject_reason of both phases on a device type.
 const char* RejectForward(const FbCall* call, int32_t device_type);
 const char* RejectBackward(const FbCall* call, int32_t device_type);
 
-// Rows that lie one after the other in all tensors become one row.
 // REQUIRES: the call was not rejected.
-Call CallOf(const FbCall& call);
+inline const FbSwigluParams& ParamsOf(const FbCall& call) {
+  return *static_cast<const FbSwigluParams*>(call.params);
+}
 
 }  // namespace fuseboard::swiglu
 

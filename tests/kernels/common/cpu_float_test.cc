@@ -1,6 +1,6 @@
-// The CPU's conversions and exp, against conversions written for the tests and against double. The
-// program is built three times, once per instruction set (CMakeLists.txt), and passes with one test
-// less where the machine cannot run its set.
+// The CPU's conversions and functions, against conversions written for the tests and against
+// double. The program is built three times, once per instruction set (CMakeLists.txt), and passes
+// with one test less where the machine cannot run its set.
 
 #include "kernels/common/cpu_float.h"
 
@@ -120,6 +120,37 @@ TEST_F(CpuFloatTest, ExpIsWithinOneUlpDownToTheSmallestFloat) {
   EXPECT_EQ(ExpNonPositive(-INFINITY), 0.0f);
   EXPECT_EQ(ExpNonPositive(-1e30f), 0.0f);
   EXPECT_TRUE(std::isnan(ExpNonPositive(std::nanf(""))));
+}
+
+TEST_F(CpuFloatTest, SigmoidIsWithinTwoUlp) {
+  for (int i = -8500; i < 8500; ++i) {
+    const float x = 0.0101f * static_cast<float>(i);
+    const double want = 1.0 / (1.0 + std::exp(-static_cast<double>(x)));
+    ASSERT_NEAR(Sigmoid(x), want, 2.2 * std::ldexp(1.0, std::ilogb(want) - 23)) << x;
+  }
+  EXPECT_EQ(Sigmoid(INFINITY), 1.0f);
+  EXPECT_EQ(Sigmoid(-INFINITY), 0.0f);
+  EXPECT_TRUE(std::isnan(Sigmoid(std::nanf(""))));
+}
+
+TEST_F(CpuFloatTest, NormalKeepsItsDigitsInBothTails) {
+  double total = 0.0;
+  constexpr int kSteps = 26000;  // To +-13, where the lower tail is 6e-39.
+  for (int i = -kSteps; i <= kSteps; ++i) {
+    const float x = 0.0005f * static_cast<float>(i);
+    const double want = 0.5 * std::erfc(-static_cast<double>(x) * M_SQRT1_2);
+    const double ulp = std::ldexp(1.0, std::max(std::ilogb(want), -126) - 23);
+    const auto [cdf, density] = Normal(x);
+    ASSERT_NEAR(cdf, want, (x < 0.0f ? 7.0 : 2.0) * ulp) << x;
+    total += std::fabs(cdf - want) / ulp;
+    const double want_density = std::exp(-0.5 * static_cast<double>(x) * x) / std::sqrt(2.0 * M_PI);
+    ASSERT_NEAR(density, want_density, 4e-7 * want_density + 1e-44) << x;
+  }
+  EXPECT_LT(total / (2 * kSteps + 1), 1.0);
+  EXPECT_EQ(Normal(INFINITY).cdf, 1.0f);
+  EXPECT_EQ(Normal(-INFINITY).cdf, 0.0f);
+  EXPECT_EQ(Normal(-1e30f).density, 0.0f);
+  EXPECT_TRUE(std::isnan(Normal(std::nanf("")).cdf));
 }
 
 }  // namespace

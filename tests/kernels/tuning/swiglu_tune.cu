@@ -1,6 +1,6 @@
-// Times the ways to cut swiglu that swiglu_policy.h could choose, on device 0, bf16: milliseconds
-// and share of the copy rate measured in the same run, by least traffic. Every matrix is larger
-// than the L2 cache. Its numbers go into the policy's comments.
+// Times the ways to cut swiglu that elementwise_policy.h could choose, on device 0, bf16:
+// milliseconds and share of the copy rate measured in the same run, by least traffic. Every matrix
+// is larger than the L2 cache. Its numbers go into the policy's comments.
 
 #include <cuda_runtime.h>
 
@@ -11,10 +11,17 @@
 #include <vector>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/elementwise/elementwise.cuh"
 #include "kernels/swiglu/swiglu.cuh"
 
 namespace fuseboard::swiglu {
 namespace {
+
+using elementwise::Call;
+using elementwise::Cut;
+using elementwise::ElementwiseKernel;
+using elementwise::Policy;
+using elementwise::Tiles;
 
 constexpr int64_t kRows = 8192;
 constexpr int64_t kCols = 14336;
@@ -71,12 +78,13 @@ void Time(const Bench& bench, const char* pass) {
   call.rows = 1;
   call.cols = kRows * kCols;
   call.dtype = FB_BF16;
-  call.round_activation = true;
-  const Policy policy = SelectPolicy<C>(call.cols / 8);
-  const Tiles tiles = TilesOf<C>(policy, 1, call.cols / 8);
+  const typename F::Params params = {.round_activation = true};
+  const Policy policy = elementwise::SelectPolicy<C>(call.cols / 8);
+  const Tiles tiles = elementwise::TilesOf<C>(policy, 1, call.cols / 8);
   const LaunchShape shape = {.blocks = tiles.count, .threads = dim3(policy.threads_per_row, 1)};
-  const double ms = MedianMs(
-      [&] { Check(LaunchKernel(SwigluKernel<Function, BFloat16, 8, C>, shape, call, tiles)); });
+  const double ms = MedianMs([&] {
+    Check(LaunchKernel(ElementwiseKernel<Function, BFloat16, 8, C>, shape, call, params, tiles));
+  });
   const double bytes = static_cast<double>(kBytes) * (F::kInputs + F::kOutputs);
   std::printf("%-8s threads %4d unroll %d blocks/sm %2d  %.4f ms %5.1f %%\n", pass, C::kThreads,
               C::kUnroll, C::kBlocksPerSm, ms, 100 * bytes / bench.copy_rate / ms);

@@ -1,11 +1,12 @@
-// How swiglu is cut for a device. Host-only and constexpr, so it is tested without a GPU.
+// How an elementwise kernel is cut for a device. Host-only and constexpr, so it is tested without a
+// GPU.
 
-#ifndef KERNELS_SWIGLU_SWIGLU_POLICY_H_
-#define KERNELS_SWIGLU_SWIGLU_POLICY_H_
+#ifndef KERNELS_ELEMENTWISE_ELEMENTWISE_POLICY_H_
+#define KERNELS_ELEMENTWISE_ELEMENTWISE_POLICY_H_
 
 #include <stdint.h>
 
-namespace fuseboard::swiglu {
+namespace fuseboard::elementwise {
 
 // What a kernel is compiled for. A type, as nvcc 13.0 cannot name a kernel with a class as
 // argument.
@@ -23,13 +24,16 @@ struct Policy {
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
 
-// H200, 8192 x 14336 bf16. Forward: 128 threads 0.1663 ms with 2 runs each, 0.1673 with 1; 64
-// threads with 1 run 0.1653, but 24 such blocks do not fit a multiprocessor of sm_86. A register
-// limit below what the code wants costs most: 2 runs in 32 registers 0.256.
-using ForwardCut = Cut<128, 2, 8>;
-// Backward: 128 threads 0.2750 ms with room for 8 blocks, 0.2763 for 10, 0.2786 for 12; 256 threads
-// 0.2769, 1024 0.3023.
-using BackwardCut = Cut<128, 1, 8>;
+// Cuts by the number of inputs: about 64 bytes of a thread are under way at once. Measured with
+// swiglu on an H200, 8192 x 14336 bf16, except OneInputCut, which follows the others.
+using OneInputCut = Cut<128, 4, 8>;
+// Two (forward): 128 threads 0.1663 ms with 2 runs each, 0.1673 with 1; 64 threads with 1 run
+// 0.1653, but 24 such blocks do not fit a multiprocessor of sm_86. A register limit below what the
+// code wants costs most: 2 runs in 32 registers 0.256.
+using TwoInputCut = Cut<128, 2, 8>;
+// Three (backward): 128 threads 0.2750 ms with room for 8 blocks, 0.2763 for 10, 0.2786 for 12; 256
+// threads 0.2769, 1024 0.3023.
+using ThreeInputCut = Cut<128, 1, 8>;
 
 // `row_runs` is the row's length in vector accesses. Rows shorter than a block share one.
 template <typename C>
@@ -52,6 +56,6 @@ constexpr Tiles TilesOf(const Policy& policy, int64_t rows, int64_t row_runs) {
   return {per_row, per_row * ((rows + policy.rows_per_block - 1) / policy.rows_per_block)};
 }
 
-}  // namespace fuseboard::swiglu
+}  // namespace fuseboard::elementwise
 
-#endif  // KERNELS_SWIGLU_SWIGLU_POLICY_H_
+#endif  // KERNELS_ELEMENTWISE_ELEMENTWISE_POLICY_H_

@@ -1,8 +1,8 @@
-#include "kernels/swiglu/swiglu_policy.h"
+#include "kernels/elementwise/elementwise_policy.h"
 
 #include <gtest/gtest.h>
 
-namespace fuseboard::swiglu {
+namespace fuseboard::elementwise {
 namespace {
 
 using Wide = Cut<256, 1, 6>;
@@ -11,7 +11,7 @@ static_assert(SelectPolicy<Wide>(1792) == Policy{.threads_per_row = 256, .rows_p
 static_assert(SelectPolicy<Wide>(16) == Policy{.threads_per_row = 16, .rows_per_block = 16});
 static_assert(TilesOf<Wide>(SelectPolicy<Wide>(1792), 8192, 1792).count == 7L * 8192);
 
-TEST(SwigluPolicyTest, TilesCoverTheMatrixAndNoMoreThanOneTileOfSlack) {
+TEST(ElementwisePolicyTest, TilesCoverTheMatrixAndNoMoreThanOneTileOfSlack) {
   for (int64_t runs = 1; runs <= 5000; runs += 7) {
     for (const int64_t rows : {1, 2, 255, 256, 257, 100000}) {
       const Policy policy = SelectPolicy<Wide>(runs);
@@ -26,4 +26,4 @@ TEST(SwigluPolicyTest, TilesCoverTheMatrixAndNoMoreThanOneTileOfSlack) {
 }
 
 }  // namespace
-}  // namespace fuseboard::swiglu
+}  // namespace fuseboard::elementwise

@@ -1,0 +1,46 @@
+// An elementwise call as its kernels see it: matrices of one shape and dtype, checked once. Shared
+// by the libraries of elementwise operations, each of which links its own copy.
+
+#ifndef KERNELS_ELEMENTWISE_ELEMENTWISE_CALL_H_
+#define KERNELS_ELEMENTWISE_ELEMENTWISE_CALL_H_
+
+#include <span>
+
+#include "kernels/abi/kernel_abi.h"
+#include "kernels/common/reject.h"
+
+namespace fuseboard::elementwise {
+
+inline constexpr int kMaxInputs = 3;
+inline constexpr int kMaxOutputs = 2;
+
+// A matrix whose rows lie `stride` elements apart.
+struct Matrix {
+  void* base;  // NULL: absent.
+  int64_t stride;
+};
+
+// Inputs and outputs in the order of the operation's own header; the rest is absent.
+struct Call {
+  Matrix in[kMaxInputs];
+  Matrix out[kMaxOutputs];
+  int64_t rows;
+  int64_t cols;
+  int32_t dtype;
+};
+
+// Whether outputs may be absent.
+enum class Outputs { kRequired, kOptional };
+
+// All tensors are matrices of the first input's shape and dtype, f32, f16 or bf16.
+// REQUIRES: the call has as many inputs and outputs as there are names.
+const char* CheckTensors(const FbCall& call, std::span<const char* const> input_names,
+                         std::span<const char* const> output_names, Outputs outputs);
+
+// Rows that lie one after the other in all tensors become one row.
+// REQUIRES: the call was not rejected.
+Call CallOf(const FbCall& call);
+
+}  // namespace fuseboard::elementwise
+
+#endif  // KERNELS_ELEMENTWISE_ELEMENTWISE_CALL_H_
