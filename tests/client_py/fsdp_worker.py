@@ -448,7 +448,7 @@ def run(name: str, folder: pathlib.Path, layout: str) -> str:
 
 def main(folder: str, world_size: int, rank: int, layout: str, *only: str) -> None:
     torch.set_num_threads(1)
-    _agreement.WAIT_S = 2.0
+    _agreement.WAIT_S = 5.0
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", world_size=world_size, rank=rank
     )
@@ -456,7 +456,7 @@ def main(folder: str, world_size: int, rank: int, layout: str, *only: str) -> No
     own.mkdir(exist_ok=True)
     results = {}
     for name in only or cases(layout):
-        faulthandler.dump_traceback_later(30, exit=True)  # A hang.
+        faulthandler.dump_traceback_later(120, exit=True)  # A hang, not a busy machine.
         results[name] = run(name, own, layout)
         faulthandler.cancel_dump_traceback_later()
         distributed.barrier()

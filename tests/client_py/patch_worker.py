@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE.parents[1] / "client_py" / "src"), str(HERE)]
 import fuseboard
 import torch
 from fakes.tiny_models import tiny_batch, tiny_model
+from fuseboard import _patch
 from fuseboard._plan import DecisionKind
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
@@ -30,8 +31,9 @@ def shard(model: Any) -> None:
 
 
 def main(first: str) -> None:
-    faulthandler.dump_traceback_later(50, exit=True)
+    faulthandler.dump_traceback_later(240, exit=True)
     torch.set_num_threads(1)
+    _patch._START_DEADLINE_S = 60.0  # The machine may be busy.
     distributed.init_process_group("gloo")
     model, native = tiny_model("llama"), tiny_model("llama")
     steps = {"patch": lambda: fuseboard.patch(model, job="sharded"), "shard": lambda: shard(model)}

@@ -36,7 +36,7 @@ def results(layout: str) -> list[dict[str, str]]:
             )
             for rank in range(2)
         ]
-        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
         files = [pathlib.Path(folder) / f"{rank}.json" for rank in range(2)]
         return [
             json.loads(file.read_text()) if file.exists() else dict.fromkeys(cases(layout), output)

@@ -23,14 +23,14 @@ def test_patched_and_sharded_model_trains_as_native(first: str, short_tmp: pathl
     home = find_home()
     if not (home.root / "lib" / "fuseboard" / "torch").is_dir():
         pytest.skip(f"no binding was built in {home.root}")
-    _daemon.start_private(home, short_tmp, 20.0, idle_exit_s=30.0)
+    _daemon.start_private(home, short_tmp, 60.0, idle_exit_s=120.0)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, str(HERE / "patch_worker.py"), first],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
         env={
             **os.environ,

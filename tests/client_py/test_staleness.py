@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fuseboard import _staleness
 from fuseboard._staleness import Snapshot
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 @pytest.fixture
@@ -71,18 +70,24 @@ def test_memory_that_was_given_away_counts_unless_the_tensor_may_move(layer: nn.
     assert fixed.change() == "their memory was given away" and movable.change() == ""
 
 
-def test_hook_in_torch_goes_with_the_last_snapshot(layer: nn.Linear) -> None:
-    snapshot = Snapshot((layer.weight,))
-    assert _staleness._steps._hook is not None
+def test_snapshots_that_end_within_a_step_do_not_disturb_the_hooks_of_others(
+    layer: nn.Linear,
+) -> None:
+    snapshots = [Snapshot((layer.weight,))]
+    ran = []
+
+    def last(*_: object) -> None:
+        ran.append(len(snapshots))
+
+    handles = [
+        register_optimizer_step_post_hook(lambda *_: snapshots.clear()),
+        register_optimizer_step_post_hook(last),
+    ]
     step(layer.parameters())
-    assert _staleness._steps._hook is not None
-    del snapshot
-    gc.collect()
     step(layer.parameters())
-    assert _staleness._steps._hook is None
-    snapshot = Snapshot((layer.weight,))
-    step(layer.parameters())
-    assert snapshot.change() != ""
+    for handle in handles:
+        handle.remove()
+    assert ran == [0, 0]
 
 
 def test_tensor_of_inference_mode_cannot_change(layer: nn.Linear) -> None:

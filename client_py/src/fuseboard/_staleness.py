@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -31,7 +30,7 @@ class Snapshot:
         self._places = () if movable else tuple(t.data_ptr() for t in tensors)
         self._ids = frozenset(id(t) for t in tensors if isinstance(t, torch.nn.Parameter))
         self._stepped = False
-        _steps.watch(self)
+        _snapshots.add(self)
 
     def change(self) -> str:
         """How the tensors changed since, or ""."""
@@ -56,28 +55,17 @@ class Snapshot:
             )
 
 
-class _OptimizerSteps:
-    """Tells the snapshots of steps; hooked into torch's optimizers while there are snapshots."""
-
-    def __init__(self) -> None:
-        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
-        self._hook: Any = None
-
-    def watch(self, snapshot: Snapshot) -> None:
-        self._snapshots.add(snapshot)
-        if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(self._after_step)
-
-    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        snapshots = list(self._snapshots)
-        for snapshot in snapshots:
-            snapshot.notice_step(optimizer)
-        if not snapshots and self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+_snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
 
 
-_steps = _OptimizerSteps()
+def _after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    for snapshot in list(_snapshots):
+        snapshot.notice_step(optimizer)
+
+
+# NOTE: for life, and from the import on. torch iterates over its hooks while they run, so one that is
+# added or removed meanwhile would end that optimizer's step with an exception.
+register_optimizer_step_post_hook(_after_step)
 
 
 def version(tensor: torch.Tensor) -> int | None:
