@@ -203,6 +203,23 @@ def test_model_is_freed_without_the_garbage_collector_and_takes_its_hooks_along(
     del watch
 
 
+def test_close_within_a_step_does_not_disturb_the_hooks_of_others(net: Net) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    ran = []
+    watch = Watch(net)
+    handles = [
+        register_optimizer_step_post_hook(lambda *_: watch.boundary.close()),
+        register_optimizer_step_post_hook(lambda *_: ran.append(True)),
+    ]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    backward(net)
+    optimizer.step()
+    for handle in handles:
+        handle.remove()
+    assert ran == [True]
+
+
 def test_copy_and_pickle_of_the_model_are_not_watched(net: Net) -> None:
     watch = Watch(net)
     for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):

@@ -34,7 +34,7 @@ class StepBoundary:
     """
 
     def __init__(self, model: nn.Module, on_boundary: Callable[[int], None]) -> None:
-        """Hooks `model` and torch's optimizers; both are held weakly.
+        """Hooks `model`, and listens to torch's optimizers; both are held weakly.
 
         Args:
             model: The root, as the training loop calls it.
@@ -48,11 +48,8 @@ class StepBoundary:
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._ours: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._undisturbed = torch.compiler.disable(self._before_forward)  # type: ignore[no-untyped-call]
-        pre_hook = _PreHook(self)
-        self._handles = [
-            model.register_forward_pre_hook(pre_hook),
-            register_optimizer_step_post_hook(_OptimizerHook(self)),
-        ]
+        self._handles: list[Any] = [model.register_forward_pre_hook(_PreHook(self))]
+        _boundaries.add(self)
         weakref.finalize(model, _remove, self._handles).atexit = False
 
     def mark(self) -> None:
@@ -65,7 +62,8 @@ class StepBoundary:
         self._reach()
 
     def close(self) -> None:
-        """Removes all hooks. May be called twice."""
+        """Watches nothing any more. May be called twice."""
+        _boundaries.discard(self)
         _remove(self._handles)
         self._on_boundary = _nothing
 
@@ -135,18 +133,6 @@ class _PreHook:
         return _PreHook, (None,)
 
 
-class _OptimizerHook:
-    """torch's global hook behind every optimizer step."""
-
-    def __init__(self, boundary: StepBoundary) -> None:
-        self._boundary = _reference(boundary)
-
-    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        boundary = self._boundary()
-        if boundary is not None:
-            boundary._after_optimizer(optimizer)
-
-
 def _reference(boundary: StepBoundary | None) -> Callable[[], StepBoundary | None]:
     return _nobody if boundary is None else weakref.ref(boundary)
 
@@ -162,3 +148,17 @@ def _nothing(step: int) -> None:
 def _remove(handles: list[Any]) -> None:
     while handles:
         handles.pop().remove()
+
+
+_boundaries: weakref.WeakSet[StepBoundary] = weakref.WeakSet()
+
+
+def _after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    for boundary in list(_boundaries):
+        boundary._after_optimizer(optimizer)
+
+
+# NOTE: for life, and from the import on. torch iterates over its hooks while they run, so one that is
+# added or removed meanwhile (a model may be collected at any moment) would end that optimizer's step
+# with an exception.
+register_optimizer_step_post_hook(_after_step)
