@@ -96,7 +96,9 @@ const char* CheckRotation(const FbCall& call, const FbRopeParams& params, const 
   const int64_t shape[] = {cos.shape[0], cos.shape[1], heads.shape[2], cos.shape[3]};
   if (const char* why = CheckStrided(call, "cos", cos, shape, 4)) return why;
   if (const char* why = CheckStrided(call, "sin", sin, shape, 4)) return why;
-  if (cos.dtype != heads.dtype && cos.dtype != FB_F32) {
+  if (heads.dtype == FB_F32) {
+    if (const char* why = CheckDType("cos", cos, FB_F32)) return why;
+  } else if (cos.dtype != heads.dtype && cos.dtype != FB_F32) {
     return Reject("cos: want %s or f32, got %s", DTypeName(heads.dtype), DTypeName(cos.dtype));
   }
   return CheckDType("sin", sin, cos.dtype);
