@@ -1,5 +1,7 @@
 #include "kernels/common/reject.h"
 
+#include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
@@ -28,6 +30,18 @@ const char* CheckPointer(const char* name, const FbTensor& tensor, int64_t eleme
     return Reject("%s: want memory for %" PRId64 " elements, got NULL", name, elements);
   }
   return nullptr;
+}
+
+// "[2, 3, 4]"; of at most FB_MAX_DIMS numbers.
+std::array<char, 112> ShapeText(const int64_t* shape, int32_t ndim) {
+  std::array<char, 112> text = {};
+  size_t at = 0;
+  for (int32_t i = 0; i < ndim; ++i) {
+    const char* before = i == 0 ? "" : ", ";
+    at += static_cast<size_t>(
+        snprintf(text.data() + at, text.size() - at, "%s%" PRId64, before, shape[i]));
+  }
+  return text;
 }
 
 }  // namespace
@@ -112,6 +126,46 @@ const char* CheckVector(const FbCall& call, const char* name, const FbTensor& te
     return Reject("%s: want stride 1, got %" PRId64, name, tensor.stride[0]);
   }
   return CheckPointer(name, tensor, size);
+}
+
+const char* CheckStrided(const FbCall& call, const char* name, const FbTensor& tensor,
+                         const int64_t* shape, int32_t ndim) {
+  if (const char* why = CheckTensor(call, name, tensor, ndim)) return why;
+  if (!std::equal(shape, shape + ndim, tensor.shape)) {
+    return Reject("%s: want shape [%s], got [%s]", name, ShapeText(shape, ndim).data(),
+                  ShapeText(tensor.shape, ndim).data());
+  }
+  int64_t elements = 1;
+  for (int32_t i = 0; i < ndim; ++i) {
+    elements *= shape[i];
+    if (tensor.stride[i] < 0) {
+      return Reject("%s: want strides >= 0, got %" PRId64 " in dimension %d", name,
+                    tensor.stride[i], i);
+    }
+  }
+  return CheckPointer(name, tensor, elements);
+}
+
+const char* CheckNoOverlap(const char* name, const FbTensor& tensor) {
+  std::array<int32_t, FB_MAX_DIMS> dims = {};  // Those that step, by their strides.
+  int32_t count = 0;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] == 0) return nullptr;
+    if (tensor.shape[i] == 1) continue;
+    int32_t at = count++;
+    for (; at > 0 && tensor.stride[dims[at - 1]] > tensor.stride[i]; --at) dims[at] = dims[at - 1];
+    dims[at] = i;
+  }
+  int64_t span = 1;  // Elements from the first to the last of the dimensions so far.
+  for (int32_t i = 0; i < count; ++i) {
+    const int64_t stride = tensor.stride[dims[i]];
+    if (stride < span) {
+      return Reject("%s: want stride >= %" PRId64 " in dimension %d (no overlap), got %" PRId64,
+                    name, span, dims[i], stride);
+    }
+    span += (tensor.shape[dims[i]] - 1) * stride;
+  }
+  return nullptr;
 }
 
 const char* CheckDType(const char* name, const FbTensor& tensor, int32_t want) {

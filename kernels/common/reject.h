@@ -41,6 +41,14 @@ enum class VectorStride { kOne, kAny };
 const char* CheckVector(const FbCall& call, const char* name, const FbTensor& tensor, int64_t size,
                         VectorStride stride);
 
+// `tensor` is present, of this shape of `ndim` numbers, on the call's device, with elements behind
+// its pointer. Any strides that are not negative.
+const char* CheckStrided(const FbCall& call, const char* name, const FbTensor& tensor,
+                         const int64_t* shape, int32_t ndim);
+
+// No two elements of `tensor` share memory, by its strides: for what is written.
+const char* CheckNoOverlap(const char* name, const FbTensor& tensor);
+
 const char* CheckDType(const char* name, const FbTensor& tensor, int32_t want);
 const char* CheckFloatDType(const char* name, const FbTensor& tensor);
 

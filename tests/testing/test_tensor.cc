@@ -87,18 +87,35 @@ double RoundToDType(int32_t dtype, double value) {
 }
 
 TestTensor::TestTensor(int32_t dtype, std::vector<int64_t> shape, Layout layout)
-    : dtype_(dtype), shape_(std::move(shape)), layout_(layout) {
-  const bool vector = shape_.size() == 1;
-  if (layout_.row_stride < 0) layout_.row_stride = vector ? 1 : cols();
-  const int64_t runs = vector ? cols() : rows();
-  const int64_t span = runs == 0 ? 0 : (runs - 1) * layout_.row_stride + (vector ? 1 : cols());
+    : dtype_(dtype), shape_(std::move(shape)), layout_(std::move(layout)) {
+  if (layout_.row_stride < 0) layout_.row_stride = shape_.size() == 1 ? 1 : cols();
+  if (shape_.size() == 1) layout_.strides = {layout_.row_stride};
+  if (shape_.size() == 2) layout_.strides = {layout_.row_stride, 1};
+  if (layout_.strides.empty()) {
+    layout_.strides.assign(shape_.size(), 1);
+    for (size_t i = shape_.size(); i-- > 1;) {
+      layout_.strides[i - 1] = layout_.strides[i] * shape_[i];
+    }
+  }
+  int64_t span = 1;  // Elements from the first to the last.
+  for (size_t i = 0; i < shape_.size(); ++i) {
+    span = shape_[i] == 0 || span == 0 ? 0 : span + (shape_[i] - 1) * layout_.strides[i];
+  }
   const int64_t bytes = (layout_.offset + span) * DTypeBytes(dtype_);
   image_.assign(static_cast<size_t>(bytes + 2 * kGuardBytes), kInitialByte);
 }
 
+int64_t TestTensor::rows() const {
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < shape_.size(); ++i) rows *= shape_[i];
+  return rows;
+}
+
 int64_t TestTensor::ByteOf(int64_t row, int64_t col) const {
-  const int64_t index =
-      shape_.size() == 1 ? col * layout_.row_stride : row * layout_.row_stride + col;
+  int64_t index = col * layout_.strides.back();
+  for (size_t i = shape_.size() - 1; i-- > 0; row /= shape_[i]) {
+    index += row % shape_[i] * layout_.strides[i];
+  }
   return kGuardBytes + (layout_.offset + index) * DTypeBytes(dtype_);
 }
 
@@ -158,10 +175,9 @@ FbTensor TestTensor::View(void* base, int32_t device_type) const {
   view.dtype = dtype_;
   view.device_type = device_type;
   if (absent()) return view;
-  view.data = static_cast<uint8_t*>(base) + ByteOf(0, 0);
+  view.data = static_cast<uint8_t*>(base) + kGuardBytes + layout_.offset * DTypeBytes(dtype_);
   std::ranges::copy(shape_, view.shape);
-  view.stride[0] = layout_.row_stride;
-  view.stride[1] = shape_.size() == 2 ? 1 : 0;
+  std::ranges::copy(layout_.strides, view.stride);
   return view;
 }
 

@@ -23,19 +23,23 @@ struct Layout {
   // In elements; -1: as long as a row. 0: all rows are one. For a vector: between its elements.
   int64_t row_stride = -1;
   int64_t offset = 0;  // Elements from a 256-byte boundary to the first: 1 is unaligned.
+  // With more than two dimensions instead of row_stride: of each; empty: one after the other.
+  std::vector<int64_t> strides = {};
 };
 
 class TestTensor {
  public:
   // Absent.
   TestTensor() = default;
-  // [size] or [rows, cols], all bytes poisoned.
+  // [size] or [rows, cols], all bytes poisoned. More dimensions are rows of the last one, counted
+  // with the first dimension outermost, wherever they lie.
   TestTensor(int32_t dtype, std::vector<int64_t> shape, Layout layout = {});
 
   bool absent() const { return shape_.empty(); }
   int32_t dtype() const { return dtype_; }
-  int64_t rows() const { return shape_.size() == 2 ? shape_[0] : 1; }
+  int64_t rows() const;
   int64_t cols() const { return shape_.empty() ? 0 : shape_.back(); }
+  const std::vector<int64_t>& shape() const { return shape_; }
 
   // An element; `row` is 0 for a vector. Set rounds to the dtype.
   double At(int64_t row, int64_t col) const;

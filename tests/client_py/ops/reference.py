@@ -30,6 +30,40 @@ def call_rms_norm(x, weight=None, eps=1e-6, offset=0.0, casting=LLAMA, kernel=-1
     return torch.ops.fuseboard.rms_norm(x, weight, eps, offset, casting, kernel)
 
 
+def pair_partner(x, interleaved):
+    """(a, b) of each pair to (-b, a): transformers' rotate_half, and GLM's and Cohere's."""
+    if interleaved:
+        return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((-b, a), dim=-1)
+
+
+def rope(x, cos, sin, interleaved=False):
+    """transformers' apply_rotary_pos_emb of one tensor of heads; what the factors leave is copied."""
+    cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
+    rotated, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    rotated = (rotated * cos) + (pair_partner(rotated, interleaved) * sin)
+    return torch.cat((rotated, rest), dim=-1)
+
+
+def call_rope(
+    q,
+    k,
+    cos,
+    sin,
+    rotary_dim=None,
+    sections=(),
+    interleaved=False,
+    round_products=True,
+    kernel=-1,
+):
+    """fuseboard::rope."""
+    rotary_dim = q.shape[-1] if rotary_dim is None else rotary_dim
+    return torch.ops.fuseboard.rope(
+        q, k, cos, sin, rotary_dim, list(sections), interleaved, round_products, kernel
+    )
+
+
 def cross_entropy(
     logits,
     target,

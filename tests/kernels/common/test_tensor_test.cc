@@ -31,6 +31,21 @@ TEST(TestTensorTest, ReadsBackWhatWasSetInAnyLayout) {
   }
 }
 
+TEST(TestTensorTest, RowsOfMoreDimensionsLieWhereTheirStridesSay) {
+  TestTensor dense(FB_F32, {2, 3, 4});
+  TestTensor transposed(FB_F32, {2, 3, 4}, {.strides = {4, 8, 1}});
+  const auto value = [](int64_t r, int64_t c) { return static_cast<double>(r * 10 + c); };
+  FbTensor view = dense.Fill(value).View(dense.image().data(), FB_CPU);
+  EXPECT_EQ(view.ndim, 3);
+  EXPECT_EQ(view.stride[0], 12);
+  EXPECT_EQ(static_cast<float*>(view.data)[23], 53.0f);
+  view = transposed.Fill(value).View(transposed.image().data(), FB_CPU);
+  EXPECT_EQ(transposed.rows(), 6);
+  EXPECT_EQ(static_cast<float*>(view.data)[4], 30.0f);  // [1, 0, 0].
+  EXPECT_EQ(transposed.At(3, 0), 30.0);
+  EXPECT_EQ(TestTensor(FB_F32, {2, 0, 4}).rows(), 0);
+}
+
 TEST(TestTensorTest, SeesAByteWrittenBesideTheElements) {
   TestTensor tensor(FB_F32, {2, 4}, {.row_stride = 6});
   tensor.Poison(0x11);
