@@ -6,8 +6,8 @@
 //           outputs 0 dx [rows, cols]
 //
 // All tensors share one dtype; any row stride (0 included), column stride 1 or refused. Arithmetic
-// in fp32, rounded once: the bits of `square(relu(x))` and of its autograd. There are no parameters;
-// FbCall::params is not looked at.
+// in fp32, rounded once: the bits of `square(relu(x))` and of its autograd. There are no
+// parameters; FbCall::params is not looked at.
 
 #ifndef KERNELS_ABI_RELU_SQUARED_H_
 #define KERNELS_ABI_RELU_SQUARED_H_

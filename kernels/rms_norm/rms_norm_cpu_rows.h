@@ -16,7 +16,10 @@
 
 namespace fuseboard::rms_norm::FB_CPU_ISA {
 
-using namespace fuseboard::FB_CPU_ISA;  // NOLINT(google-build-using-namespace): cpu_float.h.
+using ::fuseboard::FB_CPU_ISA::LoadBlock;
+using ::fuseboard::FB_CPU_ISA::RoundBlock;
+using ::fuseboard::FB_CPU_ISA::StoreBlock;
+using ::fuseboard::FB_CPU_ISA::ViewBlock;
 
 inline constexpr int64_t kBlock = 1024;  // 4 KiB of floats; up to four such buffers are live.
 inline constexpr int kLanes = 32;

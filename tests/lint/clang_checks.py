@@ -78,9 +78,7 @@ def digest_of(source: pathlib.Path, flags: list[str], version: str) -> str:
     return digest.hexdigest()
 
 
-def check(
-    entry: dict[str, str], stamps: pathlib.Path, tidy: str, version: str
-) -> tuple[str, str]:
+def check(entry: dict[str, str], stamps: pathlib.Path, tidy: str, version: str) -> tuple[str, str]:
     """Returns the source's path below the root and the complaints about it, "" if there are none."""
     source = pathlib.Path(entry["file"])
     name = str(source.relative_to(ROOT))

@@ -68,7 +68,7 @@ TEST_P(CrossEntropyTest, NoRowsIsSuccess) {
 TEST_P(CrossEntropyTest, TakesAnyBaseAndRowStride) {
   for (const int64_t vocab : {24, 1030, 10000}) {
     for (const testing::Layout& in : {testing::Layout{vocab + 3, 1}, testing::Layout{vocab + 8, 0},
-                                     testing::Layout{vocab, 5}}) {
+                                      testing::Layout{vocab, 5}}) {
       for (const testing::Layout& out : {testing::Layout{vocab + 1, 0}, testing::Layout{-1, 5}}) {
         SCOPED_TRACE(::testing::Message() << vocab << " " << in.row_stride << " " << out.offset);
         Case c({3, vocab, FB_BF16}, 17, in);
