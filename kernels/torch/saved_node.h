@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +36,12 @@ class BackwardGuard {
  private:
   std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd_;
 };
+
+// Tells the classes of nodes apart that share a name.
+inline int NextTracedNumber() {
+  static std::atomic<int> next{0};
+  return next++;
+}
 
 // What the backward of a node works on.
 template <size_t kSaved, size_t kEdges, typename Attributes>
@@ -131,12 +138,17 @@ class SavedNode : public torch::autograd::Node {
   variable_list CallTraced(const variable_list& grads, const std::vector<at::IValue>& arguments,
                            torch::dynamo::autograd::SwapSavedVariables& saved) {
     using torch::dynamo::autograd::IValuePacker;
-    std::vector<at::TypePtr> schema;
-    schema.reserve(arguments.size());
-    for (const at::IValue& argument : arguments) schema.push_back(argument.type());
     const auto& compiler = torch::dynamo::autograd::getPyCompilerInterface();
-    const std::string function =
-        compiler->bind_function(saved.get_py_compiler(), name(), ComputeTraced, schema);
+    // Once per class: the name is taken for the rest of the process, and nodes of two classes may
+    // have one name.
+    static const std::string function = [&] {
+      std::vector<at::TypePtr> schema;
+      schema.reserve(arguments.size());
+      for (const at::IValue& argument : arguments) schema.push_back(argument.type());
+      return compiler->bind_function(saved.get_py_compiler(),
+                                     name() + "_" + std::to_string(NextTracedNumber()),
+                                     ComputeTraced, schema);
+    }();
     return compiler->call_function(
         saved.get_py_compiler(), "apply_functional", function, grads, arguments,
         IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(

@@ -123,3 +123,23 @@ def test_compiled_autograd_traces_the_nodes():
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
         loss.backward()
     torch.testing.assert_close([t.grad for t in tensors], list(want))
+
+
+@pytest.mark.parametrize("reduction", [MEAN, NONE])
+def test_compiled_autograd_traces_a_node_more_than_once(reduction):
+    # Both reductions have nodes of one name, and each shape is another trace.
+    torch._dynamo.reset()
+    for rows in (4, 7, 9):
+        hidden, weight = leaf(rows, 8), leaf(13, 8)
+        target = torch.arange(rows)
+
+        def loss(hidden=hidden, weight=weight, target=target):
+            return call_linear_cross_entropy(hidden, weight, None, target, reduction=reduction)[
+                0
+            ].sum()
+
+        want = torch.autograd.grad(loss(), (hidden, weight))
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+            loss().backward()
+        torch.testing.assert_close([hidden.grad, weight.grad], list(want))
+        torch._dynamo.reset()
