@@ -8,6 +8,8 @@
 
 #include <initializer_list>
 
+#include "kernels/abi/kernel_abi.h"
+
 namespace fuseboard {
 
 // Makes a device current for the scope.
@@ -41,6 +43,12 @@ inline int32_t PrepareCuda(int device, std::initializer_list<int32_t (*)()> load
     if (const int32_t error = load()) return error;
   }
   return cudaSuccess;
+}
+
+// FbKernel::prepare of a library with these loaders.
+template <int32_t (*... kLoaders)()>
+int32_t PrepareKernels(int32_t device_type, int32_t device_index) {
+  return device_type == FB_CUDA ? PrepareCuda(device_index, {kLoaders...}) : 0;
 }
 
 }  // namespace fuseboard

@@ -16,14 +16,29 @@ const char* RejectOn(const FbCall* call) {
 
 inline uint64_t NoWorkspace(const FbCall* /*call*/) { return 0; }
 
-// A table without entries.
-inline FbKernel NewTable(const char* name, int32_t (*prepare)(int32_t, int32_t)) {
+using Launch = int32_t (*)(const FbCall* call, void* workspace);
+
+// FbEntry::launch on the CPU: the build of `function` for this machine. A macro because namespaces,
+// of which each build has its own, are no template arguments.
+#if defined(FB_HAVE_X86_ISAS)
+#define FB_CPU_LAUNCH(function) \
+  ::fuseboard::SelectIsa<::fuseboard::Launch>(baseline::function, avx2::function, avx512::function)
+#else
+#define FB_CPU_LAUNCH(function) \
+  ::fuseboard::Launch { baseline::function }
+#endif
+
+// FbKernel::prepare where there is nothing to load.
+inline int32_t PrepareNothing(int32_t /*device_type*/, int32_t /*device_index*/) { return 0; }
+
+// A table without entries, of a library without device code.
+inline FbKernel NewTable(const char* name) {
   FbKernel kernel = {};
   kernel.struct_size = sizeof(FbKernel);
   kernel.abi_version = FB_ABI_VERSION;
   kernel.name = name;
   kernel.version = FB_VERSION;
-  kernel.prepare = prepare;
+  kernel.prepare = PrepareNothing;
   return kernel;
 }
 

@@ -13,16 +13,6 @@
 namespace fuseboard::cross_entropy {
 namespace {
 
-int32_t Prepare(int32_t device_type, int32_t device_index) {
-#if defined(FB_HAVE_CUDA)
-  if (device_type == FB_CUDA) {
-    return PrepareCuda(device_index, {LoadRowKernels, LoadRingKernels, LoadRescaleKernels});
-  }
-#endif
-  (void)device_type, (void)device_index;
-  return 0;
-}
-
 const CpuEntries& SelectedCpuEntries() {
 #if defined(FB_HAVE_X86_ISAS)
   static const CpuEntries& selected =
@@ -35,12 +25,13 @@ const CpuEntries& SelectedCpuEntries() {
 
 FbKernel MakeTable() {
   const CpuEntries& cpu = SelectedCpuEntries();
-  FbKernel table = NewTable("cross_entropy", Prepare);
+  FbKernel table = NewTable("cross_entropy");
   table.entries[FB_FORWARD][FB_CPU] = {RejectOn<ForwardRejectReason, FB_CPU>,
                                        cpu.forward_workspace_bytes, cpu.forward};
   table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<BackwardRejectReason, FB_CPU>, NoWorkspace,
                                         cpu.backward};
 #if defined(FB_HAVE_CUDA)
+  table.prepare = PrepareKernels<LoadRowKernels, LoadRingKernels, LoadRescaleKernels>;
   table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<ForwardRejectReason, FB_CUDA>, NoWorkspace,
                                         ForwardCuda};
   table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<BackwardRejectReason, FB_CUDA>,

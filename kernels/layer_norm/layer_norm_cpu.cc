@@ -129,25 +129,6 @@ void BackwardRow(const BackwardCall& b, int64_t row, float* dweight, float* dbia
   }
 }
 
-// out = the sums of all row blocks, added in order.
-void SumRowBlocks(const FbCall& call, const FbTensor& out, const float* sums, int64_t count,
-                  int64_t hidden) {
-  ParallelFor(call, (hidden + kBlock - 1) / kBlock, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin * kBlock; at < end * kBlock && at < hidden; at += kBlock) {
-      const int64_t n = BlockLength(at, hidden);
-      float total[kBlock] = {};
-      for (int64_t block = 0; block < count; ++block) {
-        const float* sum = sums + block * hidden + at;
-        for (int64_t i = 0; i < n; ++i) total[i] += sum[i];
-      }
-      DispatchFloat(out.dtype, [&](auto tag) {
-        using W = typename decltype(tag)::type;
-        StoreBlock(total, static_cast<W*>(out.data) + at, n);
-      });
-    }
-  });
-}
-
 template <typename X>
 void BackwardRows(const FbCall& call, const BackwardCall& b, float* weight_sums, float* bias_sums) {
   const rms_norm::RowBlocks blocks = rms_norm::RowBlocksOf(b.rows);

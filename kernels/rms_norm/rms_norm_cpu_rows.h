@@ -168,10 +168,9 @@ void BackwardRow(const BackwardCall& b, int64_t row, float* dweight) {
   }
 }
 
-// dweight = the sums of all row blocks, added in order.
-inline void SumRowBlocks(const FbCall& call, const BackwardCall& b, const float* sums,
-                         int64_t count) {
-  const int64_t hidden = b.norm.hidden;
+// out [hidden] = the sums of all row blocks, added in order.
+inline void SumRowBlocks(const FbCall& call, const FbTensor& out, const float* sums, int64_t count,
+                         int64_t hidden) {
   ParallelFor(call, (hidden + kBlock - 1) / kBlock, 4, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin * kBlock; at < end * kBlock && at < hidden; at += kBlock) {
       const int64_t n = BlockLength(at, hidden);
@@ -180,9 +179,9 @@ inline void SumRowBlocks(const FbCall& call, const BackwardCall& b, const float*
         const float* sum = sums + block * hidden + at;
         for (int64_t i = 0; i < n; ++i) total[i] += sum[i];
       }
-      DispatchFloat(b.dweight.dtype, [&](auto tag) {
-        using W = typename decltype(tag)::type;
-        StoreBlock(total, static_cast<W*>(b.dweight.data) + at, n);
+      DispatchFloat(out.dtype, [&](auto tag) {
+        using W = decltype(tag)::type;
+        StoreBlock(total, static_cast<W*>(out.data) + at, n);
       });
     }
   });
@@ -204,7 +203,7 @@ void BackwardRows(const FbCall& call, const BackwardCall& b, float* sums) {
     }
   });
   // Over no rows too, where there is no workspace: the sum of nothing is 0.
-  if (!IsAbsent(b.dweight)) SumRowBlocks(call, b, sums, blocks.count);
+  if (!IsAbsent(b.dweight)) SumRowBlocks(call, b.dweight, sums, blocks.count, b.norm.hidden);
 }
 
 // Both phases for any dtypes. `workspace` as BackwardWorkspaceBytes says.
