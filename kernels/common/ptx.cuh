@@ -124,13 +124,6 @@ __device__ __forceinline__ void ClusterStore(float* shared, uint32_t rank, float
 #endif
 }
 
-// ---- Time ----
-
-// At least about this long, at most twice that.
-__device__ __forceinline__ void Sleep(uint32_t nanoseconds) {
-  asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
-}
-
 // ---- Dependent launch: a kernel may be scheduled before its predecessor has ended. ----
 
 // In the predecessor: the dependent may be scheduled once every block has said so.

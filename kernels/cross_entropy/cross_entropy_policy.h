@@ -17,13 +17,12 @@ enum class Algorithm : std::uint8_t {
 
 struct Policy {
   Algorithm algorithm;
-  int threads;         // That compute, per block. kRing adds one warp that loads.
-  int blocks_per_sm;   // Resident blocks: bounds the grid of the first two, follows from shared
-                       // memory for kRing.
-  int cluster;         // kRing: blocks that share a row, at most 8 (the portable cluster size).
-  int slots;           // kRing: chunks that the shared memory of a block holds.
-  int chunk_bytes;     // kRing: what one bulk copy brings, a multiple of 16.
-  int stagger_ns = 0;  // kRing: how much later each of the blocks of a multiprocessor begins.
+  int threads;        // That compute, per block. kRing adds one warp that loads.
+  int blocks_per_sm;  // Resident blocks: bounds the grid of the first two, follows from shared
+                      // memory for kRing.
+  int cluster;        // kRing: blocks that share a row, at most 8 (the portable cluster size).
+  int slots;          // kRing: chunks that the shared memory of a block holds.
+  int chunk_bytes;    // kRing: what one bulk copy brings, a multiple of 16.
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };

@@ -336,8 +336,7 @@ struct Ring {
 // Blocks of whole warps, the last of which loads. Dynamic shared memory: slots * chunk_bytes.
 template <typename M, bool kGradient>
 __global__ void __launch_bounds__(kMaxRingThreads + kWarpThreads, kGradient ? 3 : 4)
-    RingKernel(const __grid_constant__ Problem problem, int slots, int chunk_bytes,
-               int blocks_per_sm, int stagger_ns) {
+    RingKernel(const __grid_constant__ Problem problem, int slots, int chunk_bytes) {
   extern __shared__ __align__(128) unsigned char chunks[];
   __shared__ RingShared shared;
   const int threads = static_cast<int>(blockDim.x) - kWarpThreads;
@@ -357,12 +356,6 @@ __global__ void __launch_bounds__(kMaxRingThreads + kWarpThreads, kGradient ? 3 
   if (static_cast<int>(threadIdx.x) < threads) {
     ring.template ComputeRows<kGradient>(threads);
   } else if (static_cast<int>(threadIdx.x) == threads) {
-    if (stagger_ns > 0) {
-      // Multiprocessors get their first blocks first.
-      const auto clusters = gridDim.x / ClusterSize();
-      const auto turn = blockIdx.x / ClusterSize() * blocks_per_sm / clusters;
-      Sleep(turn * stagger_ns);
-    }
     ring.LoadRows();
   }
   __syncwarp();

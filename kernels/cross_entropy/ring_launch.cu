@@ -73,10 +73,7 @@ cudaError_t Launch(const Problem& problem, const Policy& policy, const CudaTarge
   if (error != cudaSuccess) return error;
   LaunchShape shape = ShapeOf(policy, target);
   shape.blocks = std::min<int64_t>(problem.rows, clusters) * policy.cluster;
-  // Not worth it for a few rows each.
-  const int stagger_ns = problem.rows >= int64_t{8} * clusters ? policy.stagger_ns : 0;
-  return LaunchKernel(RingKernel<M, kGradient>, shape, problem, policy.slots, policy.chunk_bytes,
-                      policy.blocks_per_sm, stagger_ns);
+  return LaunchKernel(RingKernel<M, kGradient>, shape, problem, policy.slots, policy.chunk_bytes);
 }
 
 template <typename T>

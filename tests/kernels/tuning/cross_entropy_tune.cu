@@ -151,19 +151,15 @@ std::vector<Candidate> Candidates(int sm, int64_t vocab, int element_bytes, bool
     for (const int blocks : {1, 2, 3, 4}) {
       for (const int threads : {128, 192, 256}) {
         for (const int chunk : {8192, 16384}) {
-          Policy policy = Ring(sm, threads, blocks, cluster, chunk);
+          const Policy policy = Ring(sm, threads, blocks, cluster, chunk);
           if (threads * blocks > 1536 || policy.slots < 2) continue;
           if (gradient && !RingHoldsSlice(policy, vocab * element_bytes)) continue;
           if (!gradient && cluster > 1) continue;
-          for (const int stagger : {0, 1500, 3000, 5000}) {
-            if (stagger > 0 && (!gradient || blocks == 1 || threads != 256)) continue;
-            policy.stagger_ns = stagger;
-            out.push_back({"ring cluster=" + std::to_string(cluster) + " blocks/sm=" +
-                               std::to_string(blocks) + " threads=" + std::to_string(threads) +
-                               " chunk=" + std::to_string(chunk) + " slots=" +
-                               std::to_string(policy.slots) + " stagger=" + std::to_string(stagger),
-                           policy});
-          }
+          out.push_back(
+              {"ring cluster=" + std::to_string(cluster) + " blocks/sm=" + std::to_string(blocks) +
+                   " threads=" + std::to_string(threads) + " chunk=" + std::to_string(chunk) +
+                   " slots=" + std::to_string(policy.slots),
+               policy});
         }
       }
     }
@@ -174,7 +170,7 @@ std::vector<Candidate> Candidates(int sm, int64_t vocab, int element_bytes, bool
 void Print(const char* shape, const char* pass, const std::string& name, double ms,
            double traffic_bytes, const Bench& bench) {
   const double limit_ms = traffic_bytes / bench.copy_rate * 1e3;
-  std::printf("%-18s %-12s %-74s %8.4f ms %6.1f %%\n", shape, pass, name.c_str(), ms,
+  std::printf("%-18s %-12s %-58s %8.4f ms %6.1f %%\n", shape, pass, name.c_str(), ms,
               100.0 * limit_ms / ms);
   std::fflush(stdout);
 }
