@@ -98,6 +98,7 @@ static inline void StoreBlock(const float* in, T* __restrict__ out, int64_t n) {
     }
   }
 #endif
+  // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): it takes the n of two loops for different.
   for (; i < n; ++i) out[i] = FromFloat<T>(in[i]);
 }
 

@@ -80,6 +80,7 @@ static inline void RotatePairs(const Rotation& r, const PairFactors& factors, co
   if (r.interleaved) {
     float both[2 * kPairBlock];
     LoadBlock(in + 2 * begin, both, 2 * n);
+    // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): LoadBlock fills all 2 * n.
     for (int32_t i = 0; i < n; ++i) x[0][i] = both[2 * i], x[1][i] = both[2 * i + 1];
   } else {
     LoadBlock(in + begin, x[0], n);

@@ -160,7 +160,7 @@ void BackwardRows(const FbCall& call, const BackwardCall& b, float* weight_sums,
 int32_t ForwardCpu(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
   DispatchFloat(f.x.dtype, [&](auto tag) {
-    using X = typename decltype(tag)::type;
+    using X = decltype(tag)::type;
     ParallelFor(*call, f.rows, GrainRows(f.hidden), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) ForwardRow<X>(f, row);
     });

@@ -21,7 +21,7 @@ using elementwise::FB_CPU_ISA::WriteBlock;
 
 int32_t ForwardCpu(const FbCall* raw, void* /*workspace*/) {
   ForEachBlock(*raw, [](auto tag, const Call& call, int64_t row, int64_t col, int64_t n) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     float buffer[kBlock];
     float y[kBlock];
     const float* x = ReadBlock<T>(call.in[0], row, col, n, buffer);
@@ -33,7 +33,7 @@ int32_t ForwardCpu(const FbCall* raw, void* /*workspace*/) {
 
 int32_t BackwardCpu(const FbCall* raw, void* /*workspace*/) {
   ForEachBlock(*raw, [](auto tag, const Call& call, int64_t row, int64_t col, int64_t n) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     float dy_buffer[kBlock];
     float x_buffer[kBlock];
     float dx[kBlock];

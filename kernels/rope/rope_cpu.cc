@@ -52,7 +52,7 @@ int32_t Launch(const FbCall& raw, FbPhase phase) {
   const int64_t elements = heads * call.rotation.dim;
   const int64_t positions = call.rotation.positions;
   DispatchFloat(call.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     ParallelFor(raw, call.rotation.batch * positions, kGrainElements / elements + 1,
                 [&](int64_t begin, int64_t end) {
                   for (int64_t i = begin; i < end; ++i) {

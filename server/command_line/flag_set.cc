@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "server/command_line/near_name.h"
+#include "server/common/status_macros.h"
 
 namespace fuseboard {
 namespace {
@@ -160,8 +161,7 @@ absl::StatusOr<std::vector<std::string>> FlagSet::Parse(
       }
       value = args[++i];
     }
-    const absl::Status status = (*flag)->set(value);
-    if (!status.ok()) return status;
+    FB_RETURN_IF_ERROR((*flag)->set(value));
   }
   return operands;
 }

@@ -19,7 +19,7 @@ std::string Label(absl::string_view name, absl::string_view prefix) {
   return absl::AsciiStrToLower(name);
 }
 
-std::string StateOf(const v1::ProcessStatus& process) {
+absl::string_view StateOf(const v1::ProcessStatus& process) {
   if (process.gone()) return "gone";
   if (!process.plan_error().empty()) return "refused";
   return process.applied_revision() < process.sent_revision() ? "pending" : "applied";
@@ -144,7 +144,8 @@ void MetricsPage::WriteCalls(MetricsWriter* writer) const {
 }
 
 void MetricsPage::WriteProcesses(MetricsWriter* writer) const {
-  std::map<std::string, int> states = {{"applied", 0}, {"pending", 0}, {"refused", 0}, {"gone", 0}};
+  std::map<absl::string_view, int> states = {
+      {"applied", 0}, {"pending", 0}, {"refused", 0}, {"gone", 0}};
   std::map<std::tuple<std::string, std::string, std::string>, int64_t> sites;
   for (const v1::ProcessStatus& process : config_.processes->ListProcesses(true)) {
     ++states[StateOf(process)];
@@ -159,7 +160,7 @@ void MetricsPage::WriteProcesses(MetricsWriter* writer) const {
   }
   writer->Family("fuseboard_processes", MetricType::kGauge,
                  "Training processes by state of their newest plan; gone ones of the last hour.");
-  for (const auto& [state, count] : states) writer->Sample({{"state", state}}, count);
+  for (const auto& [state, count] : states) writer->Sample({{"state", std::string(state)}}, count);
   writer->Family("fuseboard_sites", MetricType::kGauge,
                  "Modules of connected processes by operation, decision and the rule that won.");
   for (const auto& [key, count] : sites) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/common/status_macros.h"
 #include "server/fusectl/exit_code.h"
 
 namespace fuseboard::fusectl {
@@ -27,8 +28,7 @@ absl::Status CheckUnixSocket(absl::string_view address) {
 }  // namespace
 
 absl::StatusOr<Connection> Connection::Open(const std::string& address, absl::Duration timeout) {
-  const absl::Status status = CheckUnixSocket(address);
-  if (!status.ok()) return status;
+  FB_RETURN_IF_ERROR(CheckUnixSocket(address));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // The daemon is trusted, and a node can have many sites.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

@@ -28,7 +28,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   }
 }
 
-std::string ExitCodeHelp() {
+absl::string_view ExitCodeHelp() {
   return "  0  done\n"
          "  1  any other error\n"
          "  2  usage: unknown command or flag, missing operand\n"

@@ -3,9 +3,8 @@
 #ifndef SERVER_FUSECTL_EXIT_CODE_H_
 #define SERVER_FUSECTL_EXIT_CODE_H_
 
-#include <string>
-
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace fuseboard::fusectl {
 
@@ -25,7 +24,7 @@ enum class ExitCode : int {
 ExitCode ExitCodeOf(const absl::Status& status);
 
 // The table of exit codes for --help.
-std::string ExitCodeHelp();
+absl::string_view ExitCodeHelp();
 
 }  // namespace fuseboard::fusectl
 

@@ -80,7 +80,7 @@ absl::Status WithSuggestion(const absl::Status& status, const Invocation& invoca
   return SuggestNear(status, invocation.operand, names);
 }
 
-std::string Outcome(CommandId command) {
+absl::string_view Outcome(CommandId command) {
   switch (command) {
     case CommandId::kEnable:
       return "enabled";

@@ -40,6 +40,7 @@ std::string LibraryPath(absl::string_view manifest_path) {
 
 std::vector<std::string> AbsolutePaths(const std::vector<std::string>& paths) {
   std::vector<std::string> absolute;
+  absolute.reserve(paths.size());
   for (const std::string& path : paths) {
     absolute.push_back(std::filesystem::absolute(path).lexically_normal().string());
   }

@@ -36,6 +36,7 @@ std::map<std::string, Active> ActiveOperations(const std::vector<SiteResolution>
 // Operations that must give way, each with the one it gives way to.
 std::map<std::string, std::string> Losers(const std::map<std::string, Active>& active) {
   std::vector<std::string> order;
+  order.reserve(active.size());
   for (const auto& [name, operation] : active) order.push_back(name);
   // Names are sorted already; a stable sort by rule keeps that order among equals.
   std::ranges::stable_sort(order, [&](const std::string& a, const std::string& b) {

@@ -16,12 +16,12 @@ constexpr size_t kMaxMessageBytes = 2048;
 constexpr size_t kMaxMetadataBytes = 2048;
 
 google::rpc::ErrorInfo WireErrorInfo(const absl::Status& status) {
-  std::optional<google::rpc::ErrorInfo> error = ErrorInfoOf(status);
-  if (!error.has_value()) {
-    error = ErrorInfoOf(WithReason(status, absl::StatusCodeToString(status.code())));
-  }
-  if (error->ByteSizeLong() > kMaxMetadataBytes) error->clear_metadata();
-  return *std::move(error);
+  const absl::Status named = WithReason(status, absl::StatusCodeToString(status.code()));
+  const std::optional<google::rpc::ErrorInfo> given = ErrorInfoOf(status);
+  google::rpc::ErrorInfo error =
+      given.has_value() ? *given : ErrorInfoOf(named).value_or(google::rpc::ErrorInfo());
+  if (error.ByteSizeLong() > kMaxMetadataBytes) error.clear_metadata();
+  return error;
 }
 
 // Cuts before a UTF-8 continuation byte, so that the message stays valid text.

@@ -31,7 +31,9 @@ TEST(ActivityDecoderTest, KnowsAKernelOfAGraphByItsNode) {
   CUpti_ActivityKernel10 kernel = {};
   kernel.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
   kernel.graphNodeId = 7;
-  EXPECT_TRUE(DecodeActivity(AsActivity(kernel))->from_graph);
+  const auto record = DecodeActivity(AsActivity(kernel));
+  ASSERT_TRUE(record.has_value());
+  EXPECT_TRUE(record->from_graph);
 }
 
 TEST(ActivityDecoderTest, ReadsCopiesAndMemsets) {
@@ -49,7 +51,9 @@ TEST(ActivityDecoderTest, ReadsCopiesAndMemsets) {
   CUpti_ActivityMemset4 memset = {};
   memset.kind = CUPTI_ACTIVITY_KIND_MEMSET;
   memset.bytes = 64;
-  EXPECT_EQ(DecodeActivity(AsActivity(memset))->kind, ActivityKind::kMemset);
+  const auto filled = DecodeActivity(AsActivity(memset));
+  ASSERT_TRUE(filled.has_value());
+  EXPECT_EQ(filled->kind, ActivityKind::kMemset);
 }
 
 TEST(ActivityDecoderTest, PassesOverKindsThatAreNotCounted) {

@@ -22,11 +22,12 @@ class CuptiAbiTest : public ::testing::Test {
     ASSERT_NE(library_, nullptr) << dlerror();
   }
 
+  // By type: an address of the declared function would want the library at link time.
   template <typename Function>
-  Function Find(const char* name, Function /*type*/) {
+  Function* Find(const char* name) {
     void* symbol = dlsym(library_, name);
     EXPECT_NE(symbol, nullptr) << name;
-    return reinterpret_cast<Function>(symbol);
+    return reinterpret_cast<Function*>(symbol);
   }
 
   void* library_ = nullptr;
@@ -34,7 +35,7 @@ class CuptiAbiTest : public ::testing::Test {
 };
 
 TEST_F(CuptiAbiTest, HasTheVersionOfItsHeader) {
-  EXPECT_EQ(Find("fb_cupti_abi_version", &fb_cupti_abi_version)(), FB_CUPTI_ABI_VERSION);
+  EXPECT_EQ(Find<decltype(fb_cupti_abi_version)>("fb_cupti_abi_version")(), FB_CUPTI_ABI_VERSION);
 }
 
 TEST_F(CuptiAbiTest, LoadingItOpensNoCupti) {
@@ -42,15 +43,16 @@ TEST_F(CuptiAbiTest, LoadingItOpensNoCupti) {
 }
 
 TEST_F(CuptiAbiTest, CheckAnswersWithACodeAndAReason) {
-  const int32_t code = Find("fb_cupti_check", &fb_cupti_check)(reason_.data(), reason_.size());
+  const int32_t code =
+      Find<decltype(fb_cupti_check)>("fb_cupti_check")(reason_.data(), reason_.size());
   EXPECT_THAT(code, AnyOf(Eq(FB_CUPTI_OK), Eq(FB_CUPTI_BUSY), Eq(FB_CUPTI_UNAVAILABLE)));
   EXPECT_EQ(code == FB_CUPTI_OK, std::string(reason_.data()).empty());
 }
 
 TEST_F(CuptiAbiTest, CallsWithoutAWindowAreRefusedAndTheReasonIsCutToItsRoom) {
-  const auto mark = Find("fb_cupti_mark", &fb_cupti_mark);
-  const auto stop = Find("fb_cupti_stop_window", &fb_cupti_stop_window);
-  const auto abandon = Find("fb_cupti_abandon_window", &fb_cupti_abandon_window);
+  const auto mark = Find<decltype(fb_cupti_mark)>("fb_cupti_mark");
+  const auto stop = Find<decltype(fb_cupti_stop_window)>("fb_cupti_stop_window");
+  const auto abandon = Find<decltype(fb_cupti_abandon_window)>("fb_cupti_abandon_window");
   EXPECT_EQ(mark("step 1", reason_.data(), reason_.size()), FB_CUPTI_BAD_STATE);
   EXPECT_STREQ(reason_.data(), "no window is open");
   const char* report = "untouched";

@@ -106,8 +106,9 @@ TEST_P(CrossEntropyBadInputTest, TheUsualIgnoredTargetIsNoClassUnderAnotherIgnor
 // A padded vocabulary: columns from 16 on belong to the row's memory, not to the row.
 TEST_P(CrossEntropyBadInputTest, ATargetInThePaddingIsNoClass) {
   Case c({4, 16, FB_F32}, 8, {.row_stride = 64});
-  for (int64_t row = 0; row < 4; ++row)
+  for (int64_t row = 0; row < 4; ++row) {
     c.target.Set(0, row, 16.0 + 15.0 * static_cast<double>(row));
+  }
   const auto outputs = RunAndCheck(c, GetParam());
   for (int64_t row = 0; row < 4; ++row) EXPECT_TRUE(std::isnan(outputs[kLoss].At(0, row)));
 }

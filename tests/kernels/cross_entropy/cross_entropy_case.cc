@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "tests/testing/device_memory.h"
 
@@ -152,7 +153,7 @@ const FbKernel& Kernel() {
 Case::Case(Shape s, uint32_t seed, Layout logits_layout)
     : shape(s),
       params{sizeof(FbCrossEntropyParams), 0, -100, 0.0, 0.0, 0.0, 1.0},
-      logits(s.dtype, {s.rows, s.vocab}, logits_layout),
+      logits(s.dtype, {s.rows, s.vocab}, std::move(logits_layout)),
       target(FB_I64, {s.rows}) {
   logits.FillNormal(seed, 3.0);
   target.Fill(

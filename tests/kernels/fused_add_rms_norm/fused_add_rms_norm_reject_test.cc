@@ -16,7 +16,7 @@ using testing::TestTensor;
 constexpr FbFusedAddRmsNormParams kParams = {sizeof(FbFusedAddRmsNormParams), FB_CASTING_LLAMA,
                                              1e-6, 0.0};
 
-std::string Reason(KernelCall call) {
+std::string Reason(const KernelCall& call) {
   return RejectReason(testing::OpenKernel("fused_add_rms_norm"), call);
 }
 

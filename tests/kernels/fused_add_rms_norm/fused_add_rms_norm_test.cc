@@ -68,7 +68,7 @@ class FusedAddRmsNormTest : public ::testing::TestWithParam<int> {
     ExpectClose(call.outputs[2], [&](int64_t, int64_t row) { return reference.Rstd(row); });
   }
 
-  void Backward(const Case& c, Layout dsum_layout, bool has_dsum) {
+  void Backward(const Case& c, const Layout& dsum_layout, bool has_dsum) {
     SCOPED_TRACE(c.Name());
     const FbRmsNormParams params = c.params();
     const TestTensor sum = SumOf(c);
@@ -100,8 +100,8 @@ class FusedAddRmsNormTest : public ::testing::TestWithParam<int> {
 };
 
 // No rows, one element, a width that no vector divides, several blocks, rows that share a block.
-const std::vector<std::pair<int64_t, int64_t>> kShapes = {{0, 16},   {1, 1},    {3, 1000}, {5, 37},
-                                                          {2, 4097}, {70, 128}, {3, 8192}};
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 16},   {1, 1},    {3, 1000}, {5, 37},
+                                                   {2, 4097}, {70, 128}, {3, 8192}};
 
 TEST_P(FusedAddRmsNormTest, SumIsExactAndTheNormIsOfTheRoundedSum) {
   for (const auto& [rows, hidden] : kShapes) {

@@ -26,7 +26,7 @@ TEST(GegluRejectTest, AcceptsAGoodCall) {
 }
 
 TEST(GegluRejectTest, NamesTheTensorAndBothValues) {
-  const auto with_up = [](TestTensor up) {
+  const auto with_up = [](const TestTensor& up) {
     return [up](KernelCall* call, FbGegluParams*) { call->inputs[1] = up; };
   };
   EXPECT_EQ(ReasonFor(FB_FORWARD, with_up(TestTensor(FB_F32, {3, 9}))),

@@ -136,7 +136,7 @@ class LayerNormTest : public ::testing::TestWithParam<int> {
     ExpectClose(call.outputs[2], [&](int64_t, int64_t row) { return reference.Rstd(row); });
   }
 
-  void Backward(const Case& c, Layout dy_layout) {
+  void Backward(const Case& c, const Layout& dy_layout) {
     SCOPED_TRACE(c.Name());
     const auto like = [&](int32_t dtype) {
       return dtype == kAbsentDType ? TestTensor() : TestTensor(dtype, {c.hidden});
@@ -167,8 +167,8 @@ class LayerNormTest : public ::testing::TestWithParam<int> {
 
 // No rows, one element, a width that no vector divides, several blocks, rows that share a block, a
 // row of a cluster.
-const std::vector<std::pair<int64_t, int64_t>> kShapes = {
-    {0, 16}, {1, 1}, {3, 1000}, {5, 37}, {2, 4097}, {70, 128}, {3, 8192}, {2, 65536}};
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 16},   {1, 1},    {3, 1000}, {5, 37},
+                                                   {2, 4097}, {70, 128}, {3, 8192}, {2, 65536}};
 
 TEST_P(LayerNormTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
   for (const auto& [rows, hidden] : kShapes) {

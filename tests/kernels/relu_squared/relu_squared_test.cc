@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "tests/testing/kernel_harness.h"
 
 namespace fuseboard::relu_squared {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using testing::KernelCall;
 using testing::Layout;
@@ -75,21 +78,21 @@ TEST_P(ReluSquaredTest, BothPhasesHaveTheBitsOfOneRounding) {
 TEST_P(ReluSquaredTest, NaNStaysAndInfinityTimesNothingIsNothing) {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     const Case c = {1, 8, dtype};
-    const double values[] = {std::nan(""), INFINITY, -INFINITY, -0.0, 0.0, 300.0, -2.0, 2.0};
+    const double values[] = {std::nan(""), kInfinity, -kInfinity, -0.0, 0.0, 300.0, -2.0, 2.0};
     KernelCall forward = {FB_FORWARD, {c.In(1)}, {c.Out()}};
     KernelCall backward = {FB_BACKWARD, {c.In(2), c.In(1)}, {c.Out()}};
     forward.inputs[0].Fill([&](auto, auto i) { return values[i]; });
-    backward.inputs[0].Fill([](auto, auto) { return INFINITY; });
+    backward.inputs[0].Fill([](auto, auto) { return kInfinity; });
     backward.inputs[1].Fill([&](auto, auto i) { return values[i]; });
     testing::Run(OpenKernel("relu_squared"), GetParam(), &forward);
     testing::Run(OpenKernel("relu_squared"), GetParam(), &backward);
-    const double high = dtype == FB_F16 ? INFINITY : RoundToDType(dtype, 90000.0);
-    const double y[] = {0.0, INFINITY, 0.0, 0.0, 0.0, high, 0.0, 4.0};
+    const double high = dtype == FB_F16 ? kInfinity : RoundToDType(dtype, 90000.0);
+    const double y[] = {0.0, kInfinity, 0.0, 0.0, 0.0, high, 0.0, 4.0};
     EXPECT_TRUE(std::isnan(forward.outputs[0].At(0, 0)));
     EXPECT_TRUE(std::isnan(backward.outputs[0].At(0, 0)));
     for (int64_t i = 1; i < 8; ++i) {
       EXPECT_EQ(forward.outputs[0].At(0, i), y[i]) << i;
-      EXPECT_EQ(backward.outputs[0].At(0, i), values[i] > 0.0 ? INFINITY : 0.0) << i;
+      EXPECT_EQ(backward.outputs[0].At(0, i), values[i] > 0.0 ? kInfinity : 0.0) << i;
     }
   }
 }

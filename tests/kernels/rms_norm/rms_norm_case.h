@@ -111,7 +111,7 @@ class Reference {
 
 // `dy_layout` may be expanded, which dx (c.y_layout) may not.
 inline testing::KernelCall BackwardCall(const Case& c, const FbRmsNormParams* params,
-                                        testing::Layout dy_layout) {
+                                        const testing::Layout& dy_layout) {
   testing::KernelCall call = {
       FB_BACKWARD,
       {testing::TestTensor(c.y_dtype(), {c.rows, c.hidden}, dy_layout).FillNormal(3), c.X(),

@@ -44,7 +44,7 @@ class RmsNormTest : public ::testing::TestWithParam<int> {
     ExpectClose(call.outputs[1], [&](auto, auto r) { return reference.Rstd(r); });
   }
 
-  void ExpectBackward(const Case& c, Layout dy_layout = {}) {
+  void ExpectBackward(const Case& c, const Layout& dy_layout = {}) {
     SCOPED_TRACE(c.Name());
     const FbRmsNormParams params = c.params();
     KernelCall call = BackwardCall(c, &params, dy_layout);

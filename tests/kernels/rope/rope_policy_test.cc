@@ -8,7 +8,8 @@ namespace {
 // Llama 3 8B in bf16: 8 pairs of runs to a head, 32 + 8 heads.
 static_assert(SelectPolicy<Cut<256, 4, 2>>(8, 40, 4096) ==
               Policy{.slots = 8, .head_lanes = 10, .token_lanes = 3});
-static_assert(TilesOf({.slots = 8, .head_lanes = 10, .token_lanes = 3}, 4, 4096).count == 4 * 1366);
+static_assert(TilesOf({.slots = 8, .head_lanes = 10, .token_lanes = 3}, 4, 4096).count ==
+              4 * int64_t{1366});
 // One token.
 static_assert(SelectPolicy<Cut<256, 4, 2>>(8, 40, 1) ==
               Policy{.slots = 8, .head_lanes = 10, .token_lanes = 1});

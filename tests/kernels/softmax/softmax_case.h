@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ inline testing::KernelCall ForwardCall(const Case& c) {
 // The softmax of a row of `x`.
 inline std::vector<double> SoftmaxOf(const testing::TestTensor& x, int64_t row) {
   std::vector<double> y(static_cast<size_t>(x.cols()));
-  double max = -INFINITY;
+  double max = -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < x.cols(); ++i) max = std::max(max, x.At(row, i));
   double sum = 0.0;
   for (int64_t i = 0; i < x.cols(); ++i) sum += y[i] = std::exp(x.At(row, i) - max);

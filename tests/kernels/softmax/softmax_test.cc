@@ -17,6 +17,8 @@ struct Shape {
   int64_t rows;
   int64_t cols;
 };
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 constexpr Shape kShapes[] = {{1, 1},     {5, 3},      {33, 16},    {7, 67},    {9, 256},
                              {3, 515},   {3, 1024},   {2, 5120},   {2, 16411}, {1, 32768},
                              {1, 50257}, {1, 131072}, {1, 262144}, {0, 16},    {5, 0}};
@@ -30,6 +32,7 @@ class SoftmaxTest : public ::testing::TestWithParam<int> {
     KernelCall call = ForwardCall(c);
     Run(&call);
     std::vector<std::vector<double>> want;
+    want.reserve(static_cast<size_t>(c.rows));
     for (int64_t r = 0; r < c.rows; ++r) want.push_back(SoftmaxOf(call.inputs[0], r));
     testing::ExpectClose(call.outputs[0], [&](auto r, auto i) { return want[r][i]; });
   }
@@ -124,13 +127,14 @@ TEST_P(SoftmaxTest, MaskedElementsBecomeZeroAndRowsOfOneValueUniform) {
       TestTensor& x = call.inputs[0];
       x.Fill([&](auto r, auto i) {
         if (r == 0) return lowest;
-        if (r == 1) return i % 2 == 0 ? 1.0 : -INFINITY;
+        if (r == 1) return i % 2 == 0 ? 1.0 : -kInfinity;
         if (r == 2) return i == cols - 1 ? 2.0 : lowest;
-        return i == 0 ? 0.0 : -INFINITY;
+        return i == 0 ? 0.0 : -kInfinity;
       });
       Run(&call);
       const auto n = static_cast<double>(cols);
-      const double half = static_cast<double>((cols + 1) / 2);
+      const int64_t evens = (cols + 1) / 2;
+      const auto half = static_cast<double>(evens);
       testing::ExpectClose(call.outputs[0], [&](auto r, auto i) {
         if (r == 0) return 1.0 / n;
         if (r == 1) return i % 2 == 0 ? 1.0 / half : 0.0;
@@ -150,8 +154,8 @@ TEST_P(SoftmaxTest, NanInfinityAndNothingButMinusInfinityMakeTheRowNan) {
       KernelCall call = ForwardCall({.rows = 4, .cols = cols, .dtype = dtype});
       TestTensor& x = call.inputs[0];
       x.Set(0, cols / 2, std::nan(""));
-      x.Set(1, cols - 1, INFINITY);
-      for (int64_t i = 0; i < cols; ++i) x.Set(2, i, -INFINITY);
+      x.Set(1, cols - 1, kInfinity);
+      for (int64_t i = 0; i < cols; ++i) x.Set(2, i, -kInfinity);
       Run(&call);
       for (int64_t i = 0; i < cols; i += 13) {
         for (const int64_t r : {0, 1, 2}) EXPECT_TRUE(std::isnan(call.outputs[0].At(r, i)));

@@ -72,7 +72,7 @@ void Tune(const Bench& bench, const Problem& p) {
         policy.shared_dy = !forward && packs == 8;
         const int block_threads = policy.threads_per_row * policy.rows_per_block;
         const bool fits = policy.packs != 0 && block_threads <= (forward && packs < 8 ? 512 : 1024);
-        if (!fits || std::find(seen.begin(), seen.end(), policy) != seen.end()) continue;
+        if (!fits || std::ranges::find(seen, policy) != seen.end()) continue;
         seen.push_back(policy);
         Print(bench, p, policy, false);
       }

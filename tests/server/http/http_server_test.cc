@@ -22,6 +22,7 @@ using ::testing::StartsWith;
 // The whole answer to one request, which asks that the connection be closed.
 std::string Exchange(const HttpServer& server, const std::string& request) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (fd < 0) return "no socket";
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
