@@ -20,7 +20,7 @@ struct HeadLayout {
   std::string order = "bsh";  // As a view of a projection's result; "bhs" is dense.
   int64_t pad = 0;
   int64_t offset = 0;
-  std::string expanded;  // Dimensions with stride 0.
+  std::string expanded = {};  // Dimensions with stride 0.
 };
 
 struct Case {
