@@ -57,6 +57,19 @@ __device__ __forceinline__ float ReciprocalApprox(float x) {
   return y;
 }
 
+// The smaller and the larger of two; NaN if one is NaN, unlike fminf and fmaxf.
+__device__ __forceinline__ float MinOrNaN(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+__device__ __forceinline__ float MaxOrNaN(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // ---- Memory ----
 
 // Starts copying 16 bytes from global to shared memory. Committed groups end in order.

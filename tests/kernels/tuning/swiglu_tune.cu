@@ -83,7 +83,8 @@ void Time(const Bench& bench, const char* pass) {
   const Tiles tiles = elementwise::TilesOf<C>(policy, 1, call.cols / 8);
   const LaunchShape shape = {.blocks = tiles.count, .threads = dim3(policy.threads_per_row, 1)};
   const double ms = MedianMs([&] {
-    Check(LaunchKernel(ElementwiseKernel<Function, BFloat16, 8, C>, shape, call, params, tiles));
+    Check(LaunchKernel(ElementwiseKernel<Function, BFloat16, 8, C, false>, shape, call, params,
+                       tiles));
   });
   const double bytes = static_cast<double>(kBytes) * (F::kInputs + F::kOutputs);
   std::printf("%-8s threads %4d unroll %d blocks/sm %2d  %.4f ms %5.1f %%\n", pass, C::kThreads,
