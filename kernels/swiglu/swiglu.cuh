@@ -34,7 +34,7 @@ struct Forward : elementwise::GatedForward<T, Silu<T>> {};
 template <typename T>
 struct Backward : elementwise::GatedBackward<T, Silu<T>> {};
 
-// sigmoid(alpha g). Cheaper than Sigmoid for 16-bit dtypes: 0 where the result is below 2^-126.
+// sigmoid(alpha g). Cheaper than Sigmoid for 16-bit dtypes, and 0 where that is below 2^-126.
 template <typename T>
 __device__ __forceinline__ float AlphaSigmoid(float g, const Options& p) {
   if constexpr (std::is_same_v<T, float>) {

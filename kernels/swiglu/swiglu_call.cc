@@ -42,7 +42,10 @@ const char* CheckParams(const FbSwigluParams& params) {
                                                     {"limit", params.limit},
                                                     {"up_offset", params.up_offset}};
   for (const auto& [name, value] : numbers) {
-    if (!std::isfinite(value)) return Reject("%s: want a finite number, got %g", name, value);
+    // Not <=, to which NaN is false.
+    if (!(std::fabs(value) <= std::numeric_limits<float>::max())) {
+      return Reject("%s: want a finite f32, got %g", name, value);
+    }
   }
   if (params.limit < 0.0) return Reject("limit: want >= 0, got %g", params.limit);
   return nullptr;

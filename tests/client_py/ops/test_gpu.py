@@ -32,11 +32,34 @@ def cases(device="cuda"):
     x, gate, norm = leaf(ROWS, WIDTH, device=device), leaf(ROWS, WIDTH, device=device), leaf(WIDTH, device=device)  # fmt: skip
     logits, head = leaf(ROWS, VOCAB, device=device), leaf(VOCAB, WIDTH, device=device)
     rms, swiglu, loss = load("rms_norm"), load("swiglu"), load("cross_entropy")
+    geglu = load("geglu")
+    gpt_oss = {"alpha": 1.702, "limit": 1.5, "up_offset": 1.0}
+    ops = torch.ops.fuseboard
     return {
         "rms_norm": (lambda a, w: call_rms_norm(a, w, kernel=rms).square().sum(), (x, norm), None),
         "swiglu": (
-            lambda a, b: torch.ops.fuseboard.swiglu(a, b, True, swiglu).square().sum(),
+            lambda a, b: ops.swiglu(a, b, True, swiglu).square().sum(),
             (x, gate),
+            None,
+        ),
+        "swiglu_options": (
+            lambda a, b: ops.swiglu(a, b, True, swiglu, **gpt_oss).square().sum(),
+            (x, gate),
+            None,
+        ),
+        "swiglu_packed": (
+            lambda a: ops.swiglu_packed(a, False, True, swiglu).square().sum(),
+            (x,),
+            None,
+        ),
+        "swiglu_interleaved": (
+            lambda a: ops.swiglu_packed(a, True, True, swiglu, **gpt_oss).square().sum(),
+            (x,),
+            None,
+        ),
+        "geglu_packed": (
+            lambda a: ops.geglu_packed(a, False, True, True, geglu).square().sum(),
+            (x,),
             None,
         ),
         "cross_entropy": (
@@ -52,7 +75,16 @@ def cases(device="cuda"):
     }
 
 
-NAMES = ["rms_norm", "swiglu", "cross_entropy", "fused_linear_cross_entropy"]
+NAMES = [
+    "rms_norm",
+    "swiglu",
+    "swiglu_options",
+    "swiglu_packed",
+    "swiglu_interleaved",
+    "geglu_packed",
+    "cross_entropy",
+    "fused_linear_cross_entropy",
+]
 
 
 def run(function, inputs):

@@ -96,9 +96,11 @@ TEST(SwigluRejectTest, NamesTheOptionAndItsValue) {
   EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->limit = -1.5; }),
             "limit: want >= 0, got -1.5");
   EXPECT_EQ(ReasonFor(FB_BACKWARD, [](auto*, auto* params) { params->alpha = HUGE_VAL; }),
-            "alpha: want a finite number, got inf");
+            "alpha: want a finite f32, got inf");
   EXPECT_EQ(ReasonFor(FB_BACKWARD, [](auto*, auto* params) { params->up_offset = NAN; }),
-            "up_offset: want a finite number, got nan");
+            "up_offset: want a finite f32, got nan");
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->out_multiplier = 1e39; }),
+            "out_multiplier: want a finite f32, got 1e+39");
 }
 
 // Makes gate and up the columns of one matrix; dgate and dup likewise.
