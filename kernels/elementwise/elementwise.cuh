@@ -23,6 +23,20 @@ namespace fuseboard::elementwise {
 // Of a function without parameters.
 struct NoParams {};
 
+// StoreFloats in one access: nvcc 13.0 makes four stores of 4 bytes of one of 16 here, though not in
+// other kernels.
+template <typename T, int kLanes>
+__device__ __forceinline__ void StoreOnce(T* address, const float (&in)[kLanes]) {
+  const Lanes<T, kLanes> run = PackFloats<T, kLanes>(in);
+  if constexpr (run.kBytes == 16) {
+    StoreGlobal16(address, run.word[0], run.word[1], run.word[2], run.word[3]);
+  } else if constexpr (run.kBytes == 8) {
+    StoreGlobal8(address, run.word[0], run.word[1]);
+  } else {
+    StoreLanes<T, kLanes>(address, run);
+  }
+}
+
 // Two runs of kLanes elements, alternating in memory: even columns, odd columns. One access if they
 // are more than one, and then aligned to it.
 template <typename T, int kLanes>
@@ -49,7 +63,7 @@ __device__ __forceinline__ void StoreAlternating(T* address, const float (&even)
       both[2 * lane] = even[lane];
       both[2 * lane + 1] = odd[lane];
     }
-    StoreFloats<T, 2 * kLanes>(address, both);
+    StoreOnce<T, 2 * kLanes>(address, both);
   } else {
     StoreFloats<T, 1>(address, even);
     StoreFloats<T, 1>(address + 1, odd);
@@ -130,7 +144,7 @@ __device__ __forceinline__ void StoreRun(
 #pragma unroll
     for (int i = 0; i < F::kOutputs; ++i) {
       if (call.out[i].base == nullptr) continue;
-      StoreFloats<T, kLanes>(AddressOf<T>(call.out[i], row, col), out[i]);
+      StoreOnce<T, kLanes>(AddressOf<T>(call.out[i], row, col), out[i]);
     }
   }
 }
