@@ -23,8 +23,8 @@ namespace fuseboard::elementwise {
 // Of a function without parameters.
 struct NoParams {};
 
-// StoreFloats in one access: nvcc 13.0 makes four stores of 4 bytes of one of 16 here, though not in
-// other kernels.
+// StoreFloats in one access: nvcc 13.0 makes four stores of 4 bytes of one of 16 here, though not
+// in other kernels.
 template <typename T, int kLanes>
 __device__ __forceinline__ void StoreOnce(T* address, const float (&in)[kLanes]) {
   const Lanes<T, kLanes> run = PackFloats<T, kLanes>(in);

@@ -179,17 +179,22 @@ def test_composite_has_the_bits_of_the_models(dtype, model):
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-def test_gradient_passes_the_bounds_as_that_of_clamp(handle_of, device):
-    nan = float("nan")
-    gate = torch.tensor([nan, 1.5, 1.6, -9.0, 1.0, 1.0, 1.0], device=device, requires_grad=True)
-    up = torch.tensor([1.0, 1.0, 1.0, 1.0, nan, 1.5, -1.6], device=device, requires_grad=True)
-    for model in ("plain", "gpt_oss"):
-        native, options = MODELS[model]
-        got = torch.autograd.grad(
-            swiglu(gate, up, handle_of("swiglu"), **options).sum(), (gate, up)
-        )
-        want = torch.autograd.grad(native(gate, up).sum(), (gate, up))
-        torch.testing.assert_close(got, want, equal_nan=True)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("model", ["plain", "gpt_oss", "deepseek_v4"])
+def test_nan_infinity_and_bounds_pass_the_limits_as_through_clamp(handle_of, device, dtype, model):
+    """All pairs of what is on a bound, inside, outside, infinite or no number."""
+    native, options = MODELS[model]
+    values = [float("nan"), float("inf"), -float("inf"), 1.5, -1.5, 1.625, -1.625, 0.5, 0.0]
+    pairs = torch.tensor(values, dtype=dtype, device=device)
+    gate, up = (t.flatten().clone().requires_grad_() for t in torch.meshgrid(pairs, pairs, indexing="ij"))  # fmt: skip
+    out, want_out = swiglu(gate, up, handle_of("swiglu"), **options), native(gate, up)
+    tolerance = {"rtol": 3e-2, "atol": 1e-6} if dtype != torch.float32 else {}
+    torch.testing.assert_close(out, want_out, equal_nan=True, **tolerance)
+    dout = torch.ones_like(out)
+    got = torch.autograd.grad(out, (gate, up), dout)
+    want = torch.autograd.grad(want_out, (gate, up), dout)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
 
 
 def test_limits_are_checked():
