@@ -32,7 +32,9 @@ def cases(device="cuda"):
     x, gate, norm = leaf(ROWS, WIDTH, device=device), leaf(ROWS, WIDTH, device=device), leaf(WIDTH, device=device)  # fmt: skip
     logits, head = leaf(ROWS, VOCAB, device=device), leaf(VOCAB, WIDTH, device=device)
     rms, swiglu, loss = load("rms_norm"), load("swiglu"), load("cross_entropy")
-    geglu = load("geglu")
+    geglu, modulated = load("geglu"), load("modulated_rms_norm")
+    examples = leaf(4, ROWS // 4, WIDTH, device=device)
+    scale, shift = leaf(4, WIDTH, device=device), leaf(4, WIDTH, device=device)
     gpt_oss = {"alpha": 1.702, "limit": 1.5, "up_offset": 1.0}
     ops = torch.ops.fuseboard
     return {
@@ -62,6 +64,13 @@ def cases(device="cuda"):
             (x,),
             None,
         ),
+        "modulated_rms_norm": (
+            lambda a, w, s, t: (
+                ops.modulated_rms_norm(a, w, s, t, 1e-6, 0.0, 0, modulated).square().sum()
+            ),
+            (examples, norm, scale, shift),
+            None,
+        ),
         "cross_entropy": (
             lambda a: call_cross_entropy(a, target, kernel=loss)[0] * 3,
             (logits,),
@@ -82,6 +91,7 @@ NAMES = [
     "swiglu_packed",
     "swiglu_interleaved",
     "geglu_packed",
+    "modulated_rms_norm",
     "cross_entropy",
     "fused_linear_cross_entropy",
 ]
