@@ -5,14 +5,13 @@
 #include <torch/library.h>
 
 #include "kernels/abi/modulated_rms_norm.h"
-#include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/counters.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/kernel_call.h"
+#include "kernels/torch/modulated_rms_norm_composite.h"
 #include "kernels/torch/modulation.h"
 #include "kernels/torch/registration.h"
-#include "kernels/torch/rms_norm_composite.h"
 #include "kernels/torch/saved_node.h"
 
 namespace fuseboard::torch_binding {
@@ -61,15 +60,6 @@ void CheckShift(const Tensor& scale, const Tensor& shift) {
   CheckSameDevice(kName, "scale", scale, "shift", shift);
 }
 
-at::ScalarType OutputType(const Tensor& x, const OptionalTensor& weight, const Tensor& scale,
-                          const Tensor& shift, int64_t casting) {
-  at::ScalarType type = x.scalar_type();
-  if (casting == FB_CASTING_LLAMA && weight.has_value()) {
-    type = at::promoteTypes(type, weight->scalar_type());
-  }
-  return at::promoteTypes(at::promoteTypes(type, scale.scalar_type()), shift.scalar_type());
-}
-
 FbModulatedRmsNormParams Params(double eps, double offset, int64_t casting) {
   return {sizeof(FbModulatedRmsNormParams), static_cast<int32_t>(casting), eps, offset};
 }
@@ -82,55 +72,7 @@ Tensor EmptyIf(bool needed, const Tensor& like, at::ScalarType dtype) {
   return Empty(needed ? like.sizes() : at::IntArrayRef{0}, dtype, like.device());
 }
 
-// ---- Composites ----
-
 using TensorPair = std::tuple<Tensor, Tensor>;
-
-// FB_CASTING_LLAMA: operator by operator what a model's own code runs. Else rounded once.
-TensorPair ForwardComposite(const Tensor& x, const OptionalTensor& weight, const Tensor& scale,
-                            const Tensor& shift, const FbModulatedRmsNormParams& params) {
-  const AutocastOff autocast_off;
-  if (params.casting == FB_CASTING_LLAMA) {
-    auto [normed, rstd] = RmsNormComposite(x, weight, params);
-    Tensor y = normed.mul(Spread(scale, x).add(1)).add(Spread(shift, x));
-    return {y.contiguous(), std::move(rstd)};
-  }
-  const at::ScalarType accumulate = AccumulationType(x.scalar_type());
-  const at::ScalarType dtype = OutputType(x, weight, scale, shift, params.casting);
-  auto [normed, rstd] = RmsNormComposite(x.to(accumulate), weight, params);
-  const Tensor factor = Spread(scale, x).to(accumulate).add(1);
-  const Tensor y = normed.mul(factor).add(Spread(shift, x).to(accumulate));
-  return {y.to(dtype).contiguous(), std::move(rstd)};
-}
-
-struct Gradients {
-  Tensor dx;
-  Tensor dweight;
-  Tensor dscale;
-  Tensor dshift;
-};
-
-void BackwardComposite(const Tensor& dy, const Tensor& x, const OptionalTensor& weight,
-                       const Tensor& scale, const Tensor& rstd,
-                       const FbModulatedRmsNormParams& params, bool need_dx, bool need_dweight,
-                       bool need_dscale, bool need_dshift, Gradients* out) {
-  const AutocastOff autocast_off;
-  const at::ScalarType accumulate = AccumulationType(x.scalar_type());
-  const Tensor grad = dy.to(accumulate);
-  if (need_dx || need_dweight) {
-    const Tensor dnormed = grad.mul(Spread(scale, x).to(accumulate).add(1));
-    auto [dx, dweight] =
-        RmsNormBackwardComposite(dnormed, x, weight, rstd, params, need_dx, need_dweight);
-    if (need_dx) out->dx = std::move(dx);
-    if (need_dweight) out->dweight = std::move(dweight);
-  }
-  if (need_dshift) out->dshift = SumLike(grad, scale).to(out->dshift.scalar_type());
-  if (!need_dscale) return;
-  Tensor normed = x.to(accumulate).mul(rstd.unsqueeze(-1));
-  if (params.casting == FB_CASTING_LLAMA) normed = normed.to(x.scalar_type()).to(accumulate);
-  if (weight.has_value()) normed = normed.mul(weight->to(accumulate).add(params.offset));
-  out->dscale = SumLike(grad.mul(normed), scale).to(scale.scalar_type());
-}
 
 // ---- Forward ----
 
@@ -143,7 +85,7 @@ TensorPair Forward(const Tensor& x, const OptionalTensor& weight, const Tensor& 
   const FbModulatedRmsNormParams params = Params(eps, offset, casting);
   const char* reason = kNoKernelReason;
   if (kernel != kNoKernel) {
-    Tensor y = Empty(x.sizes(), OutputType(x, weight, scale, shift, casting), x.device());
+    Tensor y = Empty(x.sizes(), ModulatedOutputType(x, weight, scale, shift, casting), x.device());
     Tensor rstd =
         Empty(x.sizes().slice(0, x.dim() - 1), AccumulationType(x.scalar_type()), x.device());
     const RowView x_rows(x);
@@ -159,7 +101,7 @@ TensorPair Forward(const Tensor& x, const OptionalTensor& weight, const Tensor& 
     }
   }
   Counters::Instance().Add(Operation::kModulatedRmsNorm, reason);
-  return ForwardComposite(x, weight, scale, shift, params);
+  return ModulatedRmsNormComposite(x, weight, scale, shift, params);
 }
 
 TensorPair ForwardMeta(const Tensor& x, const OptionalTensor& weight, const Tensor& scale,
@@ -168,10 +110,10 @@ TensorPair ForwardMeta(const Tensor& x, const OptionalTensor& weight, const Tens
   Check(x, weight, scale, casting);
   CheckShift(scale, shift);
   const auto options = x.options();
-  return {
-      at::empty_symint(x.sym_sizes(), options.dtype(OutputType(x, weight, scale, shift, casting))),
-      at::empty_symint(x.sym_sizes().slice(0, x.dim() - 1),
-                       options.dtype(AccumulationType(x.scalar_type())))};
+  return {at::empty_symint(x.sym_sizes(),
+                           options.dtype(ModulatedOutputType(x, weight, scale, shift, casting))),
+          at::empty_symint(x.sym_sizes().slice(0, x.dim() - 1),
+                           options.dtype(AccumulationType(x.scalar_type())))};
 }
 
 // ---- Backward ----
@@ -179,7 +121,7 @@ TensorPair ForwardMeta(const Tensor& x, const OptionalTensor& weight, const Tens
 using BackwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // Sums over no rows; a kernel may take a problem without elements for nothing to do.
-void ZeroSums(const Tensor& x, const Gradients& gradients) {
+void ZeroSums(const Tensor& x, const ModulatedGradients& gradients) {
   if (x.numel() != 0) return;
   for (const Tensor& sum : {gradients.dweight, gradients.dscale, gradients.dshift}) sum.zero_();
 }
@@ -193,10 +135,10 @@ BackwardResult Backward(const Tensor& dy, const Tensor& x, const OptionalTensor&
   const c10::DeviceGuard guard(x.device());
   const FbModulatedRmsNormParams params = Params(eps, offset, casting);
   const Tensor& weight_like = need_dweight ? *weight : x;
-  Gradients out = {EmptyIf(need_dx, x, x.scalar_type()),
-                   EmptyIf(need_dweight, weight_like, weight_like.scalar_type()),
-                   EmptyIf(need_dscale, scale, scale.scalar_type()),
-                   EmptyIf(need_dshift, scale, static_cast<at::ScalarType>(shift_dtype))};
+  ModulatedGradients out = {EmptyIf(need_dx, x, x.scalar_type()),
+                            EmptyIf(need_dweight, weight_like, weight_like.scalar_type()),
+                            EmptyIf(need_dscale, scale, scale.scalar_type()),
+                            EmptyIf(need_dshift, scale, static_cast<at::ScalarType>(shift_dtype))};
   const char* reason = kNoKernelReason;
   if (kernel != kNoKernel) {
     const RowView dy_rows(dy);
@@ -215,8 +157,8 @@ BackwardResult Backward(const Tensor& dy, const Tensor& x, const OptionalTensor&
   }
   Counters::Instance().Add(Operation::kModulatedRmsNorm, reason);
   if (reason != nullptr) {
-    BackwardComposite(dy, x, weight, scale, rstd, params, need_dx, need_dweight, need_dscale,
-                      need_dshift, &out);
+    ModulatedRmsNormBackwardComposite(dy, x, weight, scale, rstd, params,
+                                      {need_dx, need_dweight, need_dscale, need_dshift}, &out);
   }
   return {std::move(out.dx), std::move(out.dweight), std::move(out.dscale), std::move(out.dshift)};
 }
