@@ -28,7 +28,7 @@ struct Sums {
   void Store(const float* values, int64_t index, int64_t n) const {
     if (base == nullptr) return;
     DispatchFloat(dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
+      using T = decltype(tag)::type;
       StoreBlock(values, static_cast<T*>(base) + index, n);
     });
   }
@@ -175,8 +175,8 @@ int32_t ForwardCpu(const FbCall* call, void* /*workspace*/) {
 int32_t BackwardCpu(const FbCall* call, void* workspace) {
   const BackwardCall b = BackwardOf(*call);
   DispatchFloat2(b.x.dtype, b.dy.dtype, [&](auto x_tag, auto dy_tag) {
-    using X = typename decltype(x_tag)::type;
-    using DY = typename decltype(dy_tag)::type;
+    using X = decltype(x_tag)::type;
+    using DY = decltype(dy_tag)::type;
     Backward<X, DY>(*call, b, static_cast<float*>(workspace));
   });
   return 0;

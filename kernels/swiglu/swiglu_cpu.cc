@@ -42,7 +42,7 @@ struct Silu {
 
 void GeneralForward(const FbCall& raw, const Options& p) {
   ForEachBlock(raw, [&](auto tag, const Call& call, int64_t row, int64_t col, int64_t n) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     float gate_buffer[kBlock];
     float up_buffer[kBlock];
     float result[kBlock];
@@ -63,7 +63,7 @@ void GeneralForward(const FbCall& raw, const Options& p) {
 // d act / dg = s + alpha g s (1 - s) with s = sigmoid(alpha g).
 void GeneralBackward(const FbCall& raw, const Options& p) {
   ForEachBlock(raw, [&](auto tag, const Call& call, int64_t row, int64_t col, int64_t n) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     float dout_buffer[kBlock];
     float gate_buffer[kBlock];
     float up_buffer[kBlock];

@@ -52,7 +52,8 @@ struct Wanted {
 };
 
 inline testing::KernelCall BackwardCall(const Case& c, const FbRmsNormParams* params,
-                                        testing::Layout dy_layout, const Wanted& wanted = {}) {
+                                        const testing::Layout& dy_layout,
+                                        const Wanted& wanted = {}) {
   using testing::TestTensor;
   const std::vector<int64_t> rows = {c.norm.rows, c.norm.hidden};
   const std::vector<int64_t> groups = {c.groups, c.norm.hidden};

@@ -13,7 +13,7 @@ static_assert(SlicesOf(/*group_rows=*/3, 8) == Slices{3, 1});
 // More groups than blocks, by far: none is cut.
 static_assert(SelectSlices(100000, 16, 1, 264).per_group == 1);
 // One group keeps all blocks busy.
-static_assert(SelectSlices(1, 264 * 64, 1, 264).per_group >= 264);
+static_assert(SelectSlices(1, /*group_rows=*/16896, 1, 264).per_group >= 264);
 
 void ExpectCovered(const Slices& slices, int64_t group_rows) {
   EXPECT_GE(slices.per_group, 1);

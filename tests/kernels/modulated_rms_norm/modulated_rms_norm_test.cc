@@ -31,7 +31,8 @@ class ModulatedRmsNormTest : public ::testing::TestWithParam<int> {
     ExpectClose(call.outputs[1], [&](int64_t, int64_t row) { return norm.Rstd(row); });
   }
 
-  void Backward(const Case& c, testing::Layout dy_layout = {}, const Wanted& wanted = {}) const {
+  void Backward(const Case& c, const testing::Layout& dy_layout = {},
+                const Wanted& wanted = {}) const {
     SCOPED_TRACE(c.Name());
     const FbRmsNormParams params = c.norm.params();
     KernelCall call = BackwardCall(c, &params, dy_layout, wanted);
@@ -42,7 +43,8 @@ class ModulatedRmsNormTest : public ::testing::TestWithParam<int> {
     const auto rows_of = [](const Rows& rows) {
       return [&rows](int64_t row, int64_t col) { return rows[row][col]; };
     };
-    const double group_rows = std::sqrt(static_cast<double>(c.norm.rows / c.groups));
+    const double group_rows =
+        std::sqrt(static_cast<double>(c.norm.rows) / static_cast<double>(c.groups));
     if (!dx.absent()) ExpectClose(dx, rows_of(want.dx), 8.0);
     if (!dscale.absent()) {
       ExpectClose(dscale, rows_of(want.dscale), 4.0 * group_rows, c.norm.x_dtype);
