@@ -57,7 +57,34 @@ __device__ __forceinline__ float ReciprocalApprox(float x) {
   return y;
 }
 
+// The smaller and the larger of two; NaN if one is NaN, unlike fminf and fmaxf.
+__device__ __forceinline__ float MinOrNaN(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+__device__ __forceinline__ float MaxOrNaN(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // ---- Memory ----
+
+// 16 or 8 aligned bytes in one store to global memory, where the compiler makes several of one.
+__device__ __forceinline__ void StoreGlobal16(void* address, uint32_t a, uint32_t b, uint32_t c,
+                                              uint32_t d) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(address)),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ void StoreGlobal8(void* address, uint32_t a, uint32_t b) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(address)), "r"(a),
+               "r"(b)
+               : "memory");
+}
 
 // Starts copying 16 bytes from global to shared memory. Committed groups end in order.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global) {

@@ -171,17 +171,24 @@ __device__ __forceinline__ void LoadFloatsOf(int32_t dtype, const void* base, in
   }
 }
 
+// StoreFloats likewise.
+template <int kLanes>
+__device__ __forceinline__ void StoreFloatsOf(int32_t dtype, void* base, int64_t index,
+                                              const float (&in)[kLanes]) {
+  if (dtype == FB_F32) {
+    StoreFloats<float, kLanes>(static_cast<float*>(base) + index, in);
+  } else if (dtype == FB_BF16) {
+    StoreFloats<BFloat16, kLanes>(static_cast<BFloat16*>(base) + index, in);
+  } else {
+    StoreFloats<Half, kLanes>(static_cast<Half*>(base) + index, in);
+  }
+}
+
 // One value to memory of a dtype known at run time.
 __device__ __forceinline__ void StoreFloatOf(int32_t dtype, void* base, int64_t index,
                                              float value) {
   const float values[1] = {value};
-  if (dtype == FB_F32) {
-    StoreFloats<float, 1>(static_cast<float*>(base) + index, values);
-  } else if (dtype == FB_BF16) {
-    StoreFloats<BFloat16, 1>(static_cast<BFloat16*>(base) + index, values);
-  } else {
-    StoreFloats<Half, 1>(static_cast<Half*>(base) + index, values);
-  }
+  StoreFloatsOf<1>(dtype, base, index, values);
 }
 
 }  // namespace fuseboard

@@ -14,10 +14,12 @@ namespace fuseboard::elementwise {
 inline constexpr int kMaxInputs = 3;
 inline constexpr int kMaxOutputs = 2;
 
-// A matrix whose rows lie `stride` elements apart.
+// A matrix whose rows lie `stride` elements apart, and whose columns `step`: 1, or 2 where it has
+// every second column of a wider one.
 struct Matrix {
   void* base;  // NULL: absent.
   int64_t stride;
+  int64_t step;
 };
 
 // Inputs and outputs in the order of the operation's own header; the rest is absent.
@@ -29,13 +31,21 @@ struct Call {
   int32_t dtype;
 };
 
-// Whether outputs may be absent.
+// Whether a call is alternating: its last two inputs are the even and the odd columns of one
+// matrix, and its outputs, where there are two, of another.
+bool IsAlternating(const FbCall& call);
+
+// Whether outputs may be absent. Those of an alternating call may not.
 enum class Outputs { kRequired, kOptional };
 
-// All tensors are matrices of the first input's shape and dtype, f32, f16 or bf16.
-// REQUIRES: the call has as many inputs and outputs as there are names.
+// All tensors are matrices of the first input's shape and dtype, f32, f16 or bf16, with column
+// stride 1. REQUIRES: the call has as many inputs and outputs as there are names.
 const char* CheckTensors(const FbCall& call, std::span<const char* const> input_names,
                          std::span<const char* const> output_names, Outputs outputs);
+
+// The same for an alternating call with two inputs or three.
+const char* CheckAlternatingTensors(const FbCall& call, std::span<const char* const> input_names,
+                                    std::span<const char* const> output_names);
 
 // Rows that lie one after the other in all tensors become one row.
 // REQUIRES: the call was not rejected.

@@ -11,8 +11,10 @@
 
 namespace fuseboard::elementwise::FB_CPU_ISA {
 
+using fuseboard::FB_CPU_ISA::FromFloat;
 using fuseboard::FB_CPU_ISA::RoundBlock;
 using fuseboard::FB_CPU_ISA::StoreBlock;
+using fuseboard::FB_CPU_ISA::ToFloat;
 using fuseboard::FB_CPU_ISA::ViewBlock;
 
 inline constexpr int64_t kBlock = 1024;      // 4 KiB of floats; up to five such buffers are live.
@@ -20,18 +22,27 @@ inline constexpr int64_t kGrainBlocks = 16;  // Work below this does not pay for
 
 template <typename T>
 T* At(const Matrix& matrix, int64_t row, int64_t col) {
-  return static_cast<T*>(matrix.base) + row * matrix.stride + col;
+  return static_cast<T*>(matrix.base) + row * matrix.stride + col * matrix.step;
 }
 
 // Elements from (row, col) on as floats, in memory or in `buffer`.
 template <typename T>
 const float* ReadBlock(const Matrix& matrix, int64_t row, int64_t col, int64_t n, float* buffer) {
-  return ViewBlock(At<const T>(matrix, row, col), buffer, n);
+  const T* in = At<const T>(matrix, row, col);
+  if (matrix.step == 1) return ViewBlock(in, buffer, n);
+  for (int64_t i = 0; i < n; ++i) buffer[i] = ToFloat(in[2 * i]);
+  return buffer;
 }
 
 template <typename T>
-void WriteBlock(const float* values, const Matrix& matrix, int64_t row, int64_t col, int64_t n) {
-  StoreBlock(values, At<T>(matrix, row, col), n);
+void WriteBlock(const float* __restrict__ values, const Matrix& matrix, int64_t row, int64_t col,
+                int64_t n) {
+  T* __restrict__ out = At<T>(matrix, row, col);
+  if (matrix.step == 1) {
+    StoreBlock(values, out, n);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[2 * i] = FromFloat<T>(values[i]);
+  }
 }
 
 // Calls block(tag, call, row, col, n) for all blocks of the matrices, over the caller's threads;

@@ -4,7 +4,6 @@
 #define KERNELS_ELEMENTWISE_ELEMENTWISE_LAUNCH_CUH_
 
 #include <algorithm>
-#include <iterator>
 
 #include "kernels/common/dispatch.h"
 #include "kernels/common/launch.cuh"
@@ -18,49 +17,60 @@ using ParamsOf = typename Function<float>::Params;
 template <template <typename> typename Function>
 using Kernel = void (*)(Call, ParamsOf<Function>, Tiles);
 
-template <template <typename> typename Function, typename C>
+// Elements of a run: what alternates is 16 bytes, the rest half of that.
+template <typename T, bool kAlternating>
+inline constexpr int kRunLanes = kAlternating ? kPackLanes<T> / 2 : kPackLanes<T>;
+
+template <template <typename> typename Function, typename C, bool kAlternating>
 Kernel<Function> SelectKernel(int32_t dtype, bool packs) {
   return DispatchFloat(dtype, [&](auto tag) -> Kernel<Function> {
     using T = typename decltype(tag)::type;
-    if (packs) return ElementwiseKernel<Function, T, kPackLanes<T>, C>;
-    return ElementwiseKernel<Function, T, 1, C>;
+    if (packs) return ElementwiseKernel<Function, T, kRunLanes<T, kAlternating>, C, kAlternating>;
+    return ElementwiseKernel<Function, T, 1, C, kAlternating>;
   });
 }
 
-// Whether all rows can be read and written in runs of 16 bytes.
-inline bool InPacks(const Call& call, int bytes) {
+// Whether all rows can be read and written in runs of `lanes` elements.
+template <template <typename> typename Function, bool kAlternating>
+bool InPacks(const Call& call, int lanes, int bytes) {
+  using F = Function<float>;
   const auto aligned = [&](const Matrix& matrix) {
-    return reinterpret_cast<uintptr_t>(matrix.base) % 16 == 0 &&
-           (call.rows <= 1 || matrix.stride * bytes % 16 == 0);
+    const int64_t run_bytes = matrix.step * lanes * bytes;
+    return reinterpret_cast<uintptr_t>(matrix.base) % run_bytes == 0 &&
+           (call.rows <= 1 || matrix.stride * bytes % run_bytes == 0);
   };
-  return call.cols * bytes % 16 == 0 &&
-         std::all_of(std::begin(call.in), std::end(call.in), aligned) &&
-         std::all_of(std::begin(call.out), std::end(call.out), aligned);
+  // The second of an alternating pair is read and written with the first.
+  const int inputs = kAlternating ? F::kInputs - 1 : F::kInputs;
+  const int outputs = kAlternating ? 1 : F::kOutputs;
+  return call.cols % lanes == 0 && std::all_of(call.in, call.in + inputs, aligned) &&
+         std::all_of(call.out, call.out + outputs, aligned);
 }
 
-// FbEntry::launch on CUDA. Returns a cudaError_t.
-template <template <typename> typename Function, typename C>
+// FbEntry::launch on CUDA. Returns a cudaError_t. REQUIRES: IsAlternating(raw) == kAlternating.
+template <template <typename> typename Function, typename C, bool kAlternating = false>
 int32_t Launch(const FbCall& raw, const ParamsOf<Function>& params) {
   const Call call = CallOf(raw);
   if (call.rows == 0 || call.cols == 0) return cudaSuccess;
   const int bytes = call.dtype == FB_F32 ? 4 : 2;
-  const bool packs = InPacks(call, bytes);
-  const int64_t row_runs = packs ? call.cols * bytes / 16 : call.cols;
+  const int lanes = (kAlternating ? 8 : 16) / bytes;
+  const bool packs = InPacks<Function, kAlternating>(call, lanes, bytes);
+  const int64_t row_runs = packs ? call.cols / lanes : call.cols;
   const Policy policy = SelectPolicy<C>(row_runs);
   const Tiles tiles = TilesOf<C>(policy, call.rows, row_runs);
   const LaunchShape shape = {.blocks = std::min<int64_t>(tiles.count, INT32_MAX),
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .stream = static_cast<cudaStream_t>(raw.stream)};
-  return LaunchKernel(SelectKernel<Function, C>(call.dtype, packs), shape, call, params, tiles);
+  return LaunchKernel(SelectKernel<Function, C, kAlternating>(call.dtype, packs), shape, call,
+                      params, tiles);
 }
 
 // Loads every kernel that Launch may pick on the current device. Returns a cudaError_t.
-template <template <typename> typename Function, typename C>
+template <template <typename> typename Function, typename C, bool kAlternating = false>
 int32_t LoadKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const bool packs : {false, true}) {
-      const cudaError_t error = LoadKernel(SelectKernel<Function, C>(dtype, packs));
-      if (error != cudaSuccess) return error;
+      const auto kernel = SelectKernel<Function, C, kAlternating>(dtype, packs);
+      if (const cudaError_t error = LoadKernel(kernel); error != cudaSuccess) return error;
     }
   }
   return cudaSuccess;

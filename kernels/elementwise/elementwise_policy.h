@@ -34,6 +34,9 @@ using TwoInputCut = Cut<128, 2, 8>;
 // Three (backward): 128 threads 0.2750 ms with room for 8 blocks, 0.2763 for 10, 0.2786 for 12; 256
 // threads 0.2769, 1024 0.3023.
 using ThreeInputCut = Cut<128, 1, 8>;
+// The same where the last two inputs alternate, whose runs are half as long. Not measured.
+using AlternatingTwoInputCut = Cut<128, 4, 8>;
+using AlternatingThreeInputCut = Cut<128, 2, 8>;
 
 // `row_runs` is the row's length in vector accesses. Rows shorter than a block share one.
 template <typename C>

@@ -1,7 +1,7 @@
 #include "kernels/elementwise/elementwise_launch.cuh"
+#include "kernels/geglu/geglu.cuh"
 #include "kernels/geglu/geglu_call.h"
 #include "kernels/geglu/geglu_cuda.h"
-#include "kernels/geglu/gelu.cuh"
 
 namespace fuseboard::geglu {
 namespace {
@@ -10,15 +10,6 @@ using elementwise::GatedParams;
 using elementwise::Launch;
 using elementwise::ThreeInputCut;
 using elementwise::TwoInputCut;
-
-template <typename T>
-struct TanhForward : elementwise::GatedForward<T, TanhGelu<T>> {};
-template <typename T>
-struct TanhBackward : elementwise::GatedBackward<T, TanhGelu<T>> {};
-template <typename T>
-struct ExactForward : elementwise::GatedForward<T, ExactGelu<T>> {};
-template <typename T>
-struct ExactBackward : elementwise::GatedBackward<T, ExactGelu<T>> {};
 
 GatedParams Gated(const FbCall& call) { return {ParamsOf(call).round_activation != 0}; }
 

@@ -27,6 +27,10 @@ struct ForwardCall {
   // fused_add_rms_norm only: what is added to x before the norm, and where that sum goes.
   const FbTensor* residual = nullptr;
   const FbTensor* sum = nullptr;
+  // modulated_rms_norm only, [groups, hidden]: (1 + scale) * y + shift is stored as y, with rows of
+  // groups of rows that follow one another.
+  const FbTensor* scale = nullptr;
+  const FbTensor* shift = nullptr;
 };
 
 struct BackwardCall {
@@ -41,7 +45,8 @@ struct BackwardCall {
   const FbTensor* dsum = nullptr;
 };
 
-// Checks that fused_add_rms_norm shares. `x` is what is normalised; y and dy have OutputDType.
+// Checks that fused_add_rms_norm and modulated_rms_norm share. `x` is what is normalised; y and dy
+// have OutputDType.
 int32_t OutputDType(const FbTensor& x, const FbTensor& weight, int32_t casting);
 const char* CheckParams(const FbCall& call);
 const char* CheckInput(const FbCall& call, const char* name, const FbTensor& x,

@@ -1,7 +1,7 @@
-// RMSNorm on the CPU, for the sources of rms_norm and fused_add_rms_norm that are compiled once per
-// instruction set. Rows go through blocks of floats that stay in the L1 cache; the compiler
-// vectorises the loops over a block. Sums run in kLanes interleaved parts, so that their order is
-// the same for every instruction set and number of threads.
+// RMSNorm on the CPU, for the sources of rms_norm, fused_add_rms_norm and modulated_rms_norm that
+// are compiled once per instruction set. Rows go through blocks of floats that stay in the L1
+// cache; the compiler vectorises the loops over a block. Sums run in kLanes interleaved parts, so
+// that their order is the same for every instruction set and number of threads.
 
 #ifndef KERNELS_RMS_NORM_RMS_NORM_CPU_ROWS_H_
 #define KERNELS_RMS_NORM_RMS_NORM_CPU_ROWS_H_
@@ -67,6 +67,27 @@ T* Row(const FbTensor& tensor, int64_t row) {
   return static_cast<T*>(tensor.data) + row * tensor.stride[0];
 }
 
+// 1 + scale of row `group` and columns [begin, begin + n) into `out`.
+inline void LoadOnePlusScale(const FbTensor& scale, int64_t group, int64_t begin, int64_t n,
+                             float* out) {
+  DispatchFloat(scale.dtype, [&](auto tag) {
+    LoadBlock(Row<const typename decltype(tag)::type>(scale, group) + begin, out, n);
+  });
+  for (int64_t i = 0; i < n; ++i) out[i] += 1.0f;
+}
+
+// (1 + scale) * values + shift in place, of a row's columns [begin, begin + n).
+inline void Modulate(const ForwardCall& f, int64_t row, int64_t begin, int64_t n, float* values) {
+  const int64_t group = row / (f.norm.rows / f.scale->shape[0]);
+  float buffer[kBlock];
+  LoadOnePlusScale(*f.scale, group, begin, n, buffer);
+  for (int64_t i = 0; i < n; ++i) values[i] *= buffer[i];
+  DispatchFloat(f.shift->dtype, [&](auto tag) {
+    LoadBlock(Row<const typename decltype(tag)::type>(*f.shift, group) + begin, buffer, n);
+  });
+  for (int64_t i = 0; i < n; ++i) values[i] += buffer[i];
+}
+
 // sum = x + residual of a row, rounded to X, which then is what is normalised.
 template <typename X>
 const X* AddResidual(const ForwardCall& f, int64_t row) {
@@ -110,6 +131,7 @@ void ForwardRow(const ForwardCall& f, int64_t row) {
       LoadWeight(f.weight, f.norm.offset, at, n, weight);
       for (int64_t i = 0; i < n; ++i) buffer[i] *= weight[i];
     }
+    if (f.scale != nullptr) Modulate(f, row, at, n, buffer);
     StoreBlock(buffer, y + at, n);
   }
 }

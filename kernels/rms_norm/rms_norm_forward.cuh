@@ -6,6 +6,8 @@
 #ifndef KERNELS_RMS_NORM_RMS_NORM_FORWARD_CUH_
 #define KERNELS_RMS_NORM_RMS_NORM_FORWARD_CUH_
 
+#include <type_traits>
+
 #include "kernels/common/dispatch.h"
 #include "kernels/common/vector.cuh"
 #include "kernels/rms_norm/rms_norm_call.h"
@@ -28,6 +30,25 @@ struct ForwardArgs {
   Norm norm;
 };
 
+// Of row r, row r / group_rows of each.
+struct Modulation {
+  const void* scale;
+  const void* shift;
+  int64_t scale_stride;
+  int64_t shift_stride;
+  int32_t scale_dtype;
+  int32_t shift_dtype;
+  int64_t group_rows;
+};
+
+// A type of its own: the other kernels' code is worse with the longer one.
+struct ModulatedForwardArgs : ForwardArgs {
+  Modulation modulation;
+};
+
+template <bool kModulate>
+using ForwardArgsOf = std::conditional_t<kModulate, ModulatedForwardArgs, ForwardArgs>;
+
 // (normed, rounded where the model rounds) * (offset + weight).
 template <typename X, int kLanes>
 __device__ __forceinline__ void Scale(float (&v)[kLanes], float rstd, const Norm& norm,
@@ -38,6 +59,27 @@ __device__ __forceinline__ void Scale(float (&v)[kLanes], float rstd, const Norm
   if (!has_weight) return;
 #pragma unroll
   for (int i = 0; i < kLanes; ++i) v[i] *= norm.offset + weight[i];
+}
+
+// In 32 bits where they are enough: a division in 64 is a hundred instructions.
+__device__ __forceinline__ int64_t GroupOf(int64_t row, int64_t group_rows) {
+  if (((row | group_rows) >> 32) != 0) return row / group_rows;
+  return static_cast<uint32_t>(row) / static_cast<uint32_t>(group_rows);
+}
+
+// (1 + scale) * v + shift.
+template <int kLanes>
+__device__ __forceinline__ void Modulate(const Modulation& modulation, int64_t group,
+                                         int64_t column, float (&v)[kLanes]) {
+  float factor[kLanes];
+  LoadFloatsOf<kLanes>(modulation.scale_dtype, modulation.scale,
+                       group * modulation.scale_stride + column, factor);
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) v[i] *= 1.0f + factor[i];
+  LoadFloatsOf<kLanes>(modulation.shift_dtype, modulation.shift,
+                       group * modulation.shift_stride + column, factor);
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) v[i] += factor[i];
 }
 
 template <typename X, int kLanes>
@@ -54,12 +96,14 @@ __device__ __forceinline__ Lanes<X, kLanes> AddLanes(const Lanes<X, kLanes>& a,
 
 // Rows held in registers, kPacks packs per thread. blockDim = (threads per row, rows per block).
 // kSameWeight: weight has the dtype X, which makes its loads as short as x's. kAdd: the row is
-// x + residual, rounded to X and stored as `sum`. REQUIRES: all rows in 16-byte runs.
-template <typename X, typename Y, bool kSameWeight, bool kAdd, int kPacks>
+// x + residual, rounded to X and stored as `sum`. kModulate: y is modulated by scale and shift.
+// REQUIRES: all rows in 16-byte runs.
+template <typename X, typename Y, bool kSameWeight, bool kAdd, bool kModulate, int kPacks>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
-    RmsNormForwardKernel(const ForwardArgs args) {
+    RmsNormForwardKernel(const ForwardArgsOf<kModulate> args) {
   constexpr int kLanes = kPackLanes<X>;
-  constexpr bool kHoldWeight = kSameWeight && kPacks <= 4;  // 64 registers are the limit.
+  // 64 registers are the limit.
+  constexpr bool kHoldWeight = kSameWeight && kPacks <= 4 && !kModulate;
   __shared__ RowSumStorage sums;
   const bool has_weight = args.weight != nullptr;
   const int cluster = static_cast<int>(ClusterSize());
@@ -134,6 +178,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     if (args.rstd != nullptr && first == 0) args.rstd[row] = rstd;
 
     Y* y = static_cast<Y*>(args.y) + row * args.y_stride;
+    [[maybe_unused]] int64_t group = 0;
+    if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
@@ -148,6 +194,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
         LoadFloatsOf<kLanes>(dtype, args.weight, int64_t{pack} * kLanes, w);
       }
       Scale<X, kLanes>(v, rstd, args.norm, has_weight, w);
+      if constexpr (kModulate) Modulate<kLanes>(args.modulation, group, int64_t{pack} * kLanes, v);
       StoreFloats<Y, kLanes>(y + pack * kLanes, v);
     }
   }
@@ -155,8 +202,9 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 
 // Any alignment and width, element by element; reads each row twice, the second time from L1 or L2.
 // With kAdd the second time is of the sum, of which a thread reads what it wrote.
-template <typename X, typename Y, bool kAdd>
-__global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const ForwardArgs args) {
+template <typename X, typename Y, bool kAdd, bool kModulate>
+__global__ void __launch_bounds__(512)
+    RmsNormForwardLoopingKernel(const ForwardArgsOf<kModulate> args) {
   __shared__ RowSumStorage sums;
   const bool has_weight = args.weight != nullptr;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
@@ -189,6 +237,8 @@ __global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const Forward
     const float sum = RowSum(square, sums.block[turn], sums.cluster[turn]);
     const float rstd = rsqrtf(sum / static_cast<float>(args.norm.hidden) + args.norm.eps);
     if (active && args.rstd != nullptr && threadIdx.x == 0) args.rstd[row] = rstd;
+    [[maybe_unused]] int64_t group = 0;
+    if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);
 
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
@@ -197,6 +247,7 @@ __global__ void __launch_bounds__(512) RmsNormForwardLoopingKernel(const Forward
       LoadFloats<X, 1>((kAdd ? sum_row : x) + i, v);
       if (has_weight) LoadFloatsOf<1>(args.weight_dtype, args.weight, i, w);
       Scale<X, 1>(v, rstd, args.norm, has_weight, w);
+      if constexpr (kModulate) Modulate<1>(args.modulation, group, i, v);
       StoreFloats<Y, 1>(y + i, v);
     }
   }

@@ -1,4 +1,5 @@
-// Host side of the forward kernels, for rms_norm and, with kAdd, for fused_add_rms_norm.
+// Host side of the forward kernels, for rms_norm and, with kAdd, for fused_add_rms_norm, with
+// kModulate for modulated_rms_norm.
 
 #ifndef KERNELS_RMS_NORM_RMS_NORM_FORWARD_LAUNCH_CUH_
 #define KERNELS_RMS_NORM_RMS_NORM_FORWARD_LAUNCH_CUH_
@@ -13,40 +14,42 @@
 
 namespace fuseboard::rms_norm {
 
-using ForwardKernel = void (*)(ForwardArgs);
+template <bool kModulate>
+using ForwardKernel = void (*)(ForwardArgsOf<kModulate>);
 
-template <bool kAdd, typename X, typename Y, bool kSameWeight>
-ForwardKernel SelectForwardKernel(int packs) {
+template <bool kAdd, bool kModulate, typename X, typename Y, bool kSameWeight>
+ForwardKernel<kModulate> SelectForwardKernel(int packs) {
   switch (packs) {
     case 1:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 1>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 1>;
     case 2:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 2>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 2>;
     case 4:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 4>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 4>;
     case 8:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, 8>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 8>;
     default:
-      return RmsNormForwardLoopingKernel<X, Y, kAdd>;
+      return RmsNormForwardLoopingKernel<X, Y, kAdd, kModulate>;
   }
 }
 
 // y is either of the dtype of x or f32; the weight matters only when it is that of x.
-template <bool kAdd, typename X>
-ForwardKernel SelectForwardKernel(bool same_y, bool same_weight, int packs) {
-  if (same_y && same_weight) return SelectForwardKernel<kAdd, X, X, true>(packs);
-  if (same_y) return SelectForwardKernel<kAdd, X, X, false>(packs);
-  return SelectForwardKernel<kAdd, X, float, false>(packs);
+template <bool kAdd, bool kModulate, typename X>
+ForwardKernel<kModulate> SelectForwardKernel(bool same_y, bool same_weight, int packs) {
+  if (same_y && same_weight) return SelectForwardKernel<kAdd, kModulate, X, X, true>(packs);
+  if (same_y) return SelectForwardKernel<kAdd, kModulate, X, X, false>(packs);
+  return SelectForwardKernel<kAdd, kModulate, X, float, false>(packs);
 }
 
 inline bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
-  const auto aligned = [&](const FbTensor* tensor) {
-    return tensor == nullptr || IsAlignedRows(*tensor, x_bytes, 16);
+  const auto aligned = [](const FbTensor* tensor) {
+    return tensor == nullptr || IsAlignedRows(*tensor, tensor->dtype == FB_F32 ? 4 : 2, 16);
   };
   const int lanes = 16 / x_bytes;
   const bool weight = IsAbsent(f.weight) || reinterpret_cast<uintptr_t>(f.weight.data) % 16 == 0;
   return f.norm.hidden % lanes == 0 && IsAlignedRows(f.x, x_bytes, 16) &&
-         IsAlignedRows(f.y, y_bytes, 16) && aligned(f.residual) && aligned(f.sum) && weight;
+         IsAlignedRows(f.y, y_bytes, 16) && aligned(f.residual) && aligned(f.sum) &&
+         aligned(f.scale) && aligned(f.shift) && weight;
 }
 
 // As the policy for the device says.
@@ -58,13 +61,14 @@ inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
   return policy.packs == 0 ? SelectLooping(f.norm.hidden) : policy;
 }
 
-template <bool kAdd>
+template <bool kAdd, bool kModulate = false>
 int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& policy) {
   if (f.norm.rows == 0) return cudaSuccess;
   const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
-  const ForwardKernel kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
+  const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return SelectForwardKernel<kAdd, X>(f.y.dtype == f.x.dtype, same_weight, policy.packs);
+    return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
+                                                   policy.packs);
   });
   int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
   if (policy.packs != 0 && policy.blocks_per_sm > 0) {
@@ -74,31 +78,41 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& 
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
                              .stream = static_cast<cudaStream_t>(call.stream)};
-  return LaunchKernel(
-      kernel, shape,
-      ForwardArgs{.x = f.x.data,
-                  .weight = IsAbsent(f.weight) ? nullptr : f.weight.data,
-                  .y = f.y.data,
-                  .rstd = static_cast<float*>(IsAbsent(f.rstd) ? nullptr : f.rstd.data),
-                  .residual = kAdd ? f.residual->data : nullptr,
-                  .sum = kAdd ? f.sum->data : nullptr,
-                  .residual_stride = kAdd ? f.residual->stride[0] : 0,
-                  .sum_stride = kAdd ? f.sum->stride[0] : 0,
-                  .x_stride = f.x.stride[0],
-                  .y_stride = f.y.stride[0],
-                  .weight_dtype = f.weight.dtype,
-                  .norm = f.norm});
+  ForwardArgsOf<kModulate> args = {};
+  static_cast<ForwardArgs&>(args) = {
+      .x = f.x.data,
+      .weight = IsAbsent(f.weight) ? nullptr : f.weight.data,
+      .y = f.y.data,
+      .rstd = static_cast<float*>(IsAbsent(f.rstd) ? nullptr : f.rstd.data),
+      .residual = kAdd ? f.residual->data : nullptr,
+      .sum = kAdd ? f.sum->data : nullptr,
+      .residual_stride = kAdd ? f.residual->stride[0] : 0,
+      .sum_stride = kAdd ? f.sum->stride[0] : 0,
+      .x_stride = f.x.stride[0],
+      .y_stride = f.y.stride[0],
+      .weight_dtype = f.weight.dtype,
+      .norm = f.norm};
+  if constexpr (kModulate) {
+    args.modulation = {.scale = f.scale->data,
+                       .shift = f.shift->data,
+                       .scale_stride = f.scale->stride[0],
+                       .shift_stride = f.shift->stride[0],
+                       .scale_dtype = f.scale->dtype,
+                       .shift_dtype = f.shift->dtype,
+                       .group_rows = f.norm.rows / f.scale->shape[0]};
+  }
+  return LaunchKernel(kernel, shape, args);
 }
 
-template <bool kAdd>
+template <bool kAdd, bool kModulate = false>
 int32_t LoadForwardKernelsAs() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const int packs : {0, 1, 2, 4, 8}) {
       for (const auto& [same_y, same_weight] :
            {std::pair{true, true}, {true, false}, {false, false}}) {
-        const ForwardKernel kernel = DispatchFloat(dtype, [&](auto tag) {
-          return SelectForwardKernel<kAdd, typename decltype(tag)::type>(same_y, same_weight,
-                                                                         packs);
+        const ForwardKernel<kModulate> kernel = DispatchFloat(dtype, [&](auto tag) {
+          using X = typename decltype(tag)::type;
+          return SelectForwardKernel<kAdd, kModulate, X>(same_y, same_weight, packs);
         });
         if (const cudaError_t error = LoadKernel(kernel); error != cudaSuccess) return error;
       }

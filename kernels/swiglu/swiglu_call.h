@@ -12,10 +12,24 @@ namespace fuseboard::swiglu {
 const char* RejectForward(const FbCall* call, int32_t device_type);
 const char* RejectBackward(const FbCall* call, int32_t device_type);
 
-// REQUIRES: the call was not rejected.
-inline const FbSwigluParams& ParamsOf(const FbCall& call) {
-  return *static_cast<const FbSwigluParams*>(call.params);
-}
+// What a kernel needs of the parameters. Plain data.
+struct Options {
+  bool round_activation;
+  bool limited;
+  float gate_multiplier;
+  float out_multiplier;
+  float alpha;
+  float minus_alpha_log2e;
+  float limit;  // Infinity if not limited.
+  float up_offset;
+};
+
+// Fields that the caller's struct does not have are at their defaults. REQUIRES: the call was not
+// rejected.
+Options OptionsOf(const FbCall& call);
+
+// Whether this is out = silu(gate) * up.
+bool IsPlain(const Options& options);
 
 }  // namespace fuseboard::swiglu
 

@@ -161,10 +161,9 @@ class GatedActivation<Op, std::tuple<As...>> {
   }
 
   static Tensor CallForward(const Tensor& gate, const Tensor& up, As... attributes) {
-    static const auto op =
-        c10::Dispatcher::singleton()
-            .findSchemaOrThrow((std::string("fuseboard::") + ForwardName()).c_str(), "")
-            .template typed<decltype(Forward)>();
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow(("fuseboard::" + ForwardName()).c_str(), "")
+                               .template typed<decltype(Forward)>();
     return op.call(gate, up, attributes...);
   }
 
@@ -175,10 +174,9 @@ class GatedActivation<Op, std::tuple<As...>> {
     std::string name() const override { return Op::kNodeName; }
 
     static typename Base::variable_list Compute(const typename Base::Inputs& inputs) {
-      static const auto op =
-          c10::Dispatcher::singleton()
-              .findSchemaOrThrow((std::string("fuseboard::") + BackwardName()).c_str(), "")
-              .template typed<decltype(Backward)>();
+      static const auto op = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow(("fuseboard::" + BackwardName()).c_str(), "")
+                                 .template typed<decltype(Backward)>();
       const bool need_dgate = inputs.needs[0];
       const bool need_dup = inputs.needs[1];
       auto [dgate, dup] = std::apply(

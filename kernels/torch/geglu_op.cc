@@ -1,4 +1,4 @@
-// torch.ops.fuseboard.geglu: schemas, composite and registration.
+// torch.ops.fuseboard.geglu and geglu_packed: schemas, composite and registration.
 
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -6,7 +6,7 @@
 #include "kernels/abi/geglu.h"
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/gated_activation.h"
-#include "kernels/torch/registration.h"
+#include "kernels/torch/packed_gated_activation.h"
 
 namespace fuseboard::torch_binding {
 namespace {
@@ -26,9 +26,23 @@ constexpr char kBackwardSchema[] =
     "geglu_backward(Tensor dout, Tensor gate, Tensor up, bool need_dgate, bool need_dup, "
     "bool approximate_tanh, bool round_activation, int kernel) -> (Tensor dgate, Tensor dup)";
 
+// gate_up [..., 2 cols], any strides: gate and up are the halves of the last dimension or, if
+// interleaved, its even and odd columns. No kernel takes the latter.
+constexpr char kPackedSchema[] =
+    "geglu_packed(Tensor gate_up, bool interleaved, bool approximate_tanh, bool round_activation, "
+    "int kernel) -> Tensor";
+constexpr char kPackedForwardSchema[] =
+    "geglu_packed_forward(Tensor gate_up, bool interleaved, bool approximate_tanh, "
+    "bool round_activation, int kernel) -> Tensor";
+constexpr char kPackedBackwardSchema[] =
+    "geglu_packed_backward(Tensor dout, Tensor gate_up, bool interleaved, bool approximate_tanh, "
+    "bool round_activation, int kernel) -> Tensor";
+
 struct Geglu {
   static constexpr const char* kName = "geglu";
   static constexpr const char* kNodeName = "FuseboardGegluBackward";
+  static constexpr const char* kPackedName = "geglu_packed";
+  static constexpr const char* kPackedNodeName = "FuseboardGegluPackedBackward";
   static constexpr Operation kOperation = Operation::kGeglu;
   // approximate_tanh, round_activation, kernel
   using Attributes = std::tuple<bool, bool, int64_t>;
@@ -75,15 +89,32 @@ struct Geglu {
 };
 
 using Operators = GatedActivation<Geglu>;
+using PackedOperators = PackedGatedActivation<Geglu>;
 
-TORCH_LIBRARY_FRAGMENT(fuseboard, m) { Define(m, {kSchema, kForwardSchema, kBackwardSchema}); }
-TORCH_LIBRARY_IMPL(fuseboard, CPU, m) { Operators::ImplementForDevice(m); }
-TORCH_LIBRARY_IMPL(fuseboard, CUDA, m) { Operators::ImplementForDevice(m); }
-TORCH_LIBRARY_IMPL(fuseboard, Meta, m) { Operators::ImplementMeta(m); }
+TORCH_LIBRARY_FRAGMENT(fuseboard, m) {
+  Define(m, {kSchema, kForwardSchema, kBackwardSchema});
+  Define(m, {kPackedSchema, kPackedForwardSchema, kPackedBackwardSchema});
+}
+TORCH_LIBRARY_IMPL(fuseboard, CPU, m) {
+  Operators::ImplementForDevice(m);
+  PackedOperators::ImplementForDevice(m);
+}
+TORCH_LIBRARY_IMPL(fuseboard, CUDA, m) {
+  Operators::ImplementForDevice(m);
+  PackedOperators::ImplementForDevice(m);
+}
+TORCH_LIBRARY_IMPL(fuseboard, Meta, m) {
+  Operators::ImplementMeta(m);
+  PackedOperators::ImplementMeta(m);
+}
 TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) {
   Operators::ImplementBelowAutograd(m);
+  PackedOperators::ImplementBelowAutograd(m);
 }
-TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) { Operators::ImplementAutograd(m); }
+TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) {
+  Operators::ImplementAutograd(m);
+  PackedOperators::ImplementAutograd(m);
+}
 
 }  // namespace
 }  // namespace fuseboard::torch_binding

@@ -16,12 +16,6 @@ inline constexpr char kRmsNormBackward[] =
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, float eps, float offset, "
     "int casting, bool need_dx, bool need_dweight, int kernel) -> (Tensor dx, Tensor dweight)";
 
-inline constexpr char kSwigluForward[] =
-    "swiglu_forward(Tensor gate, Tensor up, bool round_activation, int kernel) -> Tensor";
-inline constexpr char kSwigluBackward[] =
-    "swiglu_backward(Tensor dout, Tensor gate, Tensor up, bool round_activation, bool need_dgate, "
-    "bool need_dup, int kernel) -> (Tensor dgate, Tensor dup)";
-
 // inverse_divisor: 0-dim, 1 / what the mean divides by, 0 for 0; [0] for the other reductions.
 inline constexpr char kCrossEntropyForward[] =
     "cross_entropy_forward(Tensor logits, Tensor target, Tensor? class_weight, Tensor? divisor, "

@@ -53,17 +53,15 @@ TORCH_LIBRARY(fuseboard, m) {
   m.def(kCounters, CountersJson);
   m.def(kOperations, Operations);
   Define(m, {kRmsNorm, kRmsNormForward, kRmsNormBackward});
-  Define(m, {kSwiglu, kSwigluForward, kSwigluBackward});
   Define(m, {kCrossEntropy, kCrossEntropyForward, kCrossEntropyBackward});
   Define(m, {kFusedLinearCrossEntropy, kFusedLinearCrossEntropyForward,
              kFusedLinearCrossEntropyBackward});
 }
 
 TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) {
-  RefuseSecondDerivatives(
-      m, {"rms_norm_forward", "rms_norm_backward", "swiglu_forward", "swiglu_backward",
-          "cross_entropy_forward", "cross_entropy_backward", "fused_linear_cross_entropy_forward",
-          "fused_linear_cross_entropy_backward"});
+  RefuseSecondDerivatives(m, {"rms_norm_forward", "rms_norm_backward", "cross_entropy_forward",
+                              "cross_entropy_backward", "fused_linear_cross_entropy_forward",
+                              "fused_linear_cross_entropy_backward"});
 }
 
 }  // namespace fuseboard::torch_binding

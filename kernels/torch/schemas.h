@@ -37,10 +37,6 @@ inline constexpr char kRmsNorm[] =
     "rms_norm(Tensor x, Tensor? weight, float eps, float offset, int casting, int kernel) -> "
     "Tensor";
 
-// ---- swiglu (kernels/abi/swiglu.h). gate and up of one shape [..., cols], any strides. ----
-inline constexpr char kSwiglu[] =
-    "swiglu(Tensor gate, Tensor up, bool round_activation, int kernel) -> Tensor";
-
 // ---- cross_entropy (kernels/abi/cross_entropy.h). logits [rows, vocab], target [rows]. ----
 // reduction: 0 none, 1 mean, 2 sum. Mean divides by the number (with class_weight: the weight) of
 // rows that are not ignored; if that is 0 the loss is 0 and so are all gradients.

@@ -96,6 +96,23 @@ def test_packed_halves_and_expanded_gradients_need_no_contiguity(handle_of, devi
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tanh", FORMS)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_one_packed_tensor_equals_two(handle_of, device, dtype, tanh, interleaved):
+    gate_up = leaf(5, 74, dtype=dtype, device=device)
+    kernel = handle_of(OPERATION)
+    out = torch.ops.fuseboard.geglu_packed(gate_up, interleaved, tanh, True, kernel)
+    if interleaved:  # No kernel takes it.
+        kernel = -1
+    gate, up = (gate_up[..., ::2], gate_up[..., 1::2]) if interleaved else gate_up.chunk(2, -1)
+    want = geglu(gate, up, kernel, tanh)
+    assert torch.equal(out, want)
+    dout = torch.randn_like(out)
+    (got,) = torch.autograd.grad(out, gate_up, dout)
+    assert torch.equal(got, torch.autograd.grad(want, gate_up, dout)[0])
+
+
 def test_dtypes_may_differ_as_in_eager(handle_of, device):
     gate, up = leaf(3, 8, device=device), leaf(3, 8, dtype=torch.bfloat16, device=device)
     out, native = geglu(gate, up, handle_of(OPERATION)), gelu(gate, True) * up
@@ -153,6 +170,8 @@ def test_opcheck_is_clean(handle_of, device):
         inputs = [leaf(2, 3, 8, dtype=dtype, device=device) for _ in range(2)]
         operator = torch.ops.fuseboard.geglu.default
         torch.library.opcheck(operator, (*inputs, True, True, handle_of(OPERATION)))
+        operator = torch.ops.fuseboard.geglu_packed.default
+        torch.library.opcheck(operator, (inputs[0], False, True, True, handle_of(OPERATION)))
 
 
 def test_compiles_without_a_graph_break(handle_of, device):

@@ -32,11 +32,43 @@ def cases(device="cuda"):
     x, gate, norm = leaf(ROWS, WIDTH, device=device), leaf(ROWS, WIDTH, device=device), leaf(WIDTH, device=device)  # fmt: skip
     logits, head = leaf(ROWS, VOCAB, device=device), leaf(VOCAB, WIDTH, device=device)
     rms, swiglu, loss = load("rms_norm"), load("swiglu"), load("cross_entropy")
+    geglu, modulated = load("geglu"), load("modulated_rms_norm")
+    examples = leaf(4, ROWS // 4, WIDTH, device=device)
+    scale, shift = leaf(4, WIDTH, device=device), leaf(4, WIDTH, device=device)
+    gpt_oss = {"alpha": 1.702, "limit": 1.5, "up_offset": 1.0}
+    ops = torch.ops.fuseboard
     return {
         "rms_norm": (lambda a, w: call_rms_norm(a, w, kernel=rms).square().sum(), (x, norm), None),
         "swiglu": (
-            lambda a, b: torch.ops.fuseboard.swiglu(a, b, True, swiglu).square().sum(),
+            lambda a, b: ops.swiglu(a, b, True, swiglu).square().sum(),
             (x, gate),
+            None,
+        ),
+        "swiglu_options": (
+            lambda a, b: ops.swiglu(a, b, True, swiglu, **gpt_oss).square().sum(),
+            (x, gate),
+            None,
+        ),
+        "swiglu_packed": (
+            lambda a: ops.swiglu_packed(a, False, True, swiglu).square().sum(),
+            (x,),
+            None,
+        ),
+        "swiglu_interleaved": (
+            lambda a: ops.swiglu_packed(a, True, True, swiglu, **gpt_oss).square().sum(),
+            (x,),
+            None,
+        ),
+        "geglu_packed": (
+            lambda a: ops.geglu_packed(a, False, True, True, geglu).square().sum(),
+            (x,),
+            None,
+        ),
+        "modulated_rms_norm": (
+            lambda a, w, s, t: (
+                ops.modulated_rms_norm(a, w, s, t, 1e-6, 0.0, 0, modulated).square().sum()
+            ),
+            (examples, norm, scale, shift),
             None,
         ),
         "cross_entropy": (
@@ -52,7 +84,17 @@ def cases(device="cuda"):
     }
 
 
-NAMES = ["rms_norm", "swiglu", "cross_entropy", "fused_linear_cross_entropy"]
+NAMES = [
+    "rms_norm",
+    "swiglu",
+    "swiglu_options",
+    "swiglu_packed",
+    "swiglu_interleaved",
+    "geglu_packed",
+    "modulated_rms_norm",
+    "cross_entropy",
+    "fused_linear_cross_entropy",
+]
 
 
 def run(function, inputs):

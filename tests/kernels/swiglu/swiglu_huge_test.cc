@@ -3,9 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/abi/swiglu.h"
+#include "tests/kernels/swiglu/swiglu_case.h"
 #include "tests/testing/device_memory.h"
-#include "tests/testing/kernel_harness.h"
 
 namespace fuseboard::swiglu {
 namespace {
@@ -30,7 +29,7 @@ std::pair<std::vector<uint8_t>, std::vector<uint8_t>> LastRows(int64_t rows, int
   const FbTensor in = {gate.get(), {rows, kTail}, {kTail, 1}, 2, FB_BF16, FB_CUDA, 0};
   const FbTensor result = {out.get(), {rows, kTail}, {out_stride, 1}, 2, FB_BF16, FB_CUDA, 0};
   const FbTensor inputs[] = {in, in};
-  const FbSwigluParams params = {sizeof(FbSwigluParams), 1};
+  const FbSwigluParams params = Case{.round_activation = 1}.params();
   FbCall call = {};
   call.struct_size = sizeof(FbCall);
   testing::DescribeDevice(FB_CUDA, &call);

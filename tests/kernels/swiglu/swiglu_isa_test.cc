@@ -32,16 +32,22 @@ TEST(SwigluIsaTest, AllInstructionSetsAgree) {
 #if defined(FB_HAVE_X86_ISAS)
   const CpuIsa here = DetectCpuIsa();
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    const Case c = {.rows = 3, .cols = 2051, .dtype = dtype, .round_activation = 1};
-    const FbSwigluParams params = c.params();
-    for (const KernelCall& call : {ForwardCall(c, &params), BackwardCall(c, &params)}) {
-      const bool forward = call.phase == FB_FORWARD;
-      const Launch baseline = forward ? baseline::ForwardCpu : baseline::BackwardCpu;
-      if (here >= CpuIsa::kAvx2) {
-        ExpectSameResults(forward ? avx2::ForwardCpu : avx2::BackwardCpu, baseline, call);
-      }
-      if (here >= CpuIsa::kAvx512) {
-        ExpectSameResults(forward ? avx512::ForwardCpu : avx512::BackwardCpu, baseline, call);
+    const Case plain = {.rows = 3, .cols = 2051, .dtype = dtype, .round_activation = 1};
+    Case gpt_oss = plain;
+    gpt_oss.alpha = 1.702;
+    gpt_oss.limit = 1.5;
+    gpt_oss.up_offset = 1.0;
+    for (const Case& c : {plain, gpt_oss}) {
+      const FbSwigluParams params = c.params();
+      for (const KernelCall& call : {ForwardCall(c, &params), BackwardCall(c, &params)}) {
+        const bool forward = call.phase == FB_FORWARD;
+        const Launch baseline = forward ? baseline::ForwardCpu : baseline::BackwardCpu;
+        if (here >= CpuIsa::kAvx2) {
+          ExpectSameResults(forward ? avx2::ForwardCpu : avx2::BackwardCpu, baseline, call);
+        }
+        if (here >= CpuIsa::kAvx512) {
+          ExpectSameResults(forward ? avx512::ForwardCpu : avx512::BackwardCpu, baseline, call);
+        }
       }
     }
   }

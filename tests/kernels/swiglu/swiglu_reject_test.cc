@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "tests/kernels/swiglu/swiglu_case.h"
@@ -89,6 +90,57 @@ TEST(SwigluRejectTest, NamesTheStrideDeviceAndCounts) {
             "dout: want device 0:0, got 1:0");
   EXPECT_EQ(ReasonForRaw(FB_BACKWARD, [](auto* raw) { raw->call.num_outputs = 1; }),
             "call: want 3 inputs and 2 outputs, got 3 and 1");
+}
+
+TEST(SwigluRejectTest, NamesTheOptionAndItsValue) {
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->limit = -1.5; }),
+            "limit: want >= 0, got -1.5");
+  EXPECT_EQ(ReasonFor(FB_BACKWARD, [](auto*, auto* params) { params->alpha = HUGE_VAL; }),
+            "alpha: want a finite f32, got inf");
+  EXPECT_EQ(ReasonFor(FB_BACKWARD, [](auto*, auto* params) { params->up_offset = NAN; }),
+            "up_offset: want a finite f32, got nan");
+  EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->out_multiplier = 1e39; }),
+            "out_multiplier: want a finite f32, got 1e+39");
+}
+
+// Makes gate and up the columns of one matrix; dgate and dup likewise.
+void Alternate(FbPhase phase, RawCall* raw) {
+  const auto pair = [](FbTensor* even) {
+    even[0].stride[0] = even[1].stride[0] = 16;
+    even[0].stride[1] = even[1].stride[1] = 2;
+    even[1].data = static_cast<char*>(even[0].data) + 4;
+  };
+  pair(&raw->inputs[phase == FB_FORWARD ? 0 : 1]);
+  if (phase == FB_BACKWARD) pair(raw->outputs.data());
+}
+
+// Why an alternating call is refused once `spoil` has been at it.
+std::string ReasonForAlternating(FbPhase phase, const std::function<void(RawCall*)>& spoil) {
+  return ReasonForRaw(phase, [&](RawCall* raw) {
+    Alternate(phase, raw);
+    spoil(raw);
+  });
+}
+
+TEST(SwigluRejectTest, WhatAlternatesMustFitTogether) {
+  for (const FbPhase phase : {FB_FORWARD, FB_BACKWARD}) {
+    EXPECT_EQ(ReasonForAlternating(phase, [](auto*) {}), "");
+  }
+  EXPECT_EQ(ReasonForAlternating(FB_FORWARD, [](auto* raw) { raw->inputs[1].stride[1] = 1; }),
+            "up: want column stride 2, as the others have, got 1");
+  EXPECT_EQ(ReasonForAlternating(FB_FORWARD,
+                                 [](auto* raw) { raw->inputs[1].data = raw->inputs[0].data; }),
+            "up: want the columns after those of gate, 4 bytes on, row stride 16, got 0 and 16");
+  EXPECT_EQ(ReasonForAlternating(FB_FORWARD, [](auto* raw) { raw->outputs[0].stride[1] = 2; }),
+            "out: want column stride 1, got 2");
+  EXPECT_EQ(ReasonForAlternating(FB_BACKWARD, [](auto* raw) { raw->outputs[0].stride[1] = 1; }),
+            "dgate: want column stride 2, as the others have, got 1");
+  EXPECT_EQ(ReasonForAlternating(FB_BACKWARD, [](auto* raw) { raw->outputs[1].ndim = -1; }),
+            "dup: want 2 dimensions, got -1");
+  EXPECT_EQ(ReasonForAlternating(
+                FB_BACKWARD,
+                [](auto* raw) { raw->outputs[0].stride[0] = raw->outputs[1].stride[0] = 15; }),
+            "dgate: want row stride >= 16 (rows that do not overlap), got 15");
 }
 
 }  // namespace

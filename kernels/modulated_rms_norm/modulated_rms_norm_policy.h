@@ -1,0 +1,64 @@
+// How the backward of modulated_rms_norm is cut for a device: rows as rms_norm's, and the rows of a
+// group into slices. Host-only and constexpr, so it is tested without a GPU. Not measured.
+
+#ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
+#define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
+
+#include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
+#include "kernels/rms_norm/rms_norm_policy.h"
+
+namespace fuseboard::modulated_rms_norm {
+
+// Two sums per column stay in registers, of which 8 packs would not leave enough.
+constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes) {
+  rms_norm::Policy policy = rms_norm::SelectBackward(sm, row_packs, x_bytes, dy_bytes);
+  if (policy.packs > 4) return {};
+  const int threads = policy.threads_per_row * policy.rows_per_block;
+  if (policy.packs == 4 && threads > 256) policy.blocks_per_sm = 1;
+  if (policy.blocks_per_sm > 2) policy.blocks_per_sm = 2;
+  return policy;
+}
+
+// One row at a time, its sums in memory.
+constexpr rms_norm::Policy SelectLooping(int64_t hidden) {
+  const bool narrow = hidden <= 1024;
+  return {.packs = 0,
+          .threads_per_row = narrow ? 128 : 512,
+          .rows_per_block = 1,
+          .cluster = 1,
+          .blocks_per_sm = narrow ? 8 : 2,
+          .stages = 0,
+          .shared_weight = false};
+}
+
+// Blocks or clusters that a device runs at once.
+constexpr int64_t Resident(const rms_norm::Policy& policy, int sm_count) {
+  constexpr int64_t kPlenty = int64_t{1} << 40;
+  return rms_norm::BackwardBlocks(policy, kPlenty, sm_count) / policy.cluster;
+}
+
+// The cut of which the busiest block has least to do, in turns of rows_per_block rows. The end of a
+// slice counts as two of them.
+constexpr Slices SelectSlices(int64_t groups, int64_t group_rows, int rows_per_block,
+                              int64_t resident) {
+  constexpr int64_t kMaxWaves = 4;
+  constexpr int64_t kEndTurns = 2;
+  const int64_t most = rms_norm::CeilDiv(group_rows, rows_per_block);
+  Slices best = SlicesOf(group_rows, 1);
+  int64_t best_turns = INT64_MAX;
+  for (int64_t wave = 0; wave <= kMaxWaves && groups > 0; ++wave) {
+    int64_t per_group = wave * resident / groups;
+    per_group = per_group > most ? most : per_group;
+    const Slices slices = SlicesOf(group_rows, per_group < 1 ? 1 : per_group);
+    const int64_t rounds = rms_norm::CeilDiv(groups * slices.per_group, resident);
+    const int64_t turns = rounds * (rms_norm::CeilDiv(slices.rows, rows_per_block) + kEndTurns);
+    if (turns >= best_turns) continue;
+    best = slices;
+    best_turns = turns;
+  }
+  return best;
+}
+
+}  // namespace fuseboard::modulated_rms_norm
+
+#endif  // KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_

@@ -1,0 +1,55 @@
+#include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/modulated_rms_norm/modulated_rms_norm_cpu.h"
+
+namespace fuseboard::modulated_rms_norm {
+namespace {
+
+static_assert(SlicesOf(/*group_rows=*/0, 1) == Slices{1, 0});
+static_assert(SlicesOf(/*group_rows=*/10, 4) == Slices{4, 3});
+static_assert(SlicesOf(/*group_rows=*/3, 8) == Slices{3, 1});
+// More groups than blocks, by far: none is cut.
+static_assert(SelectSlices(100000, 16, 1, 264).per_group == 1);
+// One group keeps all blocks busy.
+static_assert(SelectSlices(1, /*group_rows=*/16896, 1, 264).per_group >= 264);
+
+void ExpectCovered(const Slices& slices, int64_t group_rows) {
+  EXPECT_GE(slices.per_group, 1);
+  EXPECT_GE(slices.per_group * slices.rows, group_rows);
+  // The last slice has rows, unless there are none.
+  EXPECT_TRUE(group_rows == 0 || (slices.per_group - 1) * slices.rows < group_rows);
+}
+
+TEST(ModulatedRmsNormPolicyTest, SlicesCoverAGroupAndNoneIsEmpty) {
+  for (const int64_t groups : {1, 2, 7, 300, 5000}) {
+    for (const int64_t group_rows : {0, 1, 2, 31, 32, 33, 1000, 4097}) {
+      for (const int rows_per_block : {1, 8, 256}) {
+        ExpectCovered(SelectSlices(groups, group_rows, rows_per_block, 264), group_rows);
+      }
+      const CpuPlan plan = CpuPlanOf(groups, group_rows);
+      ExpectCovered(plan.slices, group_rows);
+      EXPECT_GE(plan.parts * plan.part_slices, plan.slice_count);
+      EXPECT_LT((plan.parts - 1) * plan.part_slices, plan.slice_count);
+    }
+  }
+}
+
+// What the kernel's launch bounds leave registers for.
+TEST(ModulatedRmsNormPolicyTest, BlocksKeepTheKernelsBounds) {
+  for (const int sm : {80, 86, 90, 120}) {
+    for (int64_t row_packs = 1; row_packs < 20000; row_packs += row_packs < 100 ? 1 : 37) {
+      const rms_norm::Policy policy = SelectBackward(sm, row_packs, 2, 4);
+      if (policy.packs == 0) continue;
+      EXPECT_LE(policy.packs, 4);
+      const int threads = policy.threads_per_row * policy.rows_per_block;
+      EXPECT_LE(threads, policy.packs == 4 ? 512 : 256);
+      EXPECT_TRUE(policy.shared_weight || policy.rows_per_block == 1);
+      EXPECT_GE(Resident(policy, 132), 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fuseboard::modulated_rms_norm

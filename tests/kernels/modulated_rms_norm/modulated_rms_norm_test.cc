@@ -1,0 +1,162 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/kernels/modulated_rms_norm/modulated_rms_norm_case.h"
+
+namespace fuseboard::modulated_rms_norm {
+namespace {
+
+using rms_norm::kNoWeight;
+using testing::ExpectClose;
+using testing::KernelCall;
+
+const FbKernel& Kernel() { return testing::OpenKernel("modulated_rms_norm"); }
+
+class ModulatedRmsNormTest : public ::testing::TestWithParam<int> {
+ protected:
+  void Forward(const Case& c) const {
+    SCOPED_TRACE(c.Name());
+    const FbRmsNormParams params = c.norm.params();
+    KernelCall call = ForwardCall(c, &params);
+    testing::Run(Kernel(), GetParam(), &call);
+    const rms_norm::Reference norm(c.norm, call.inputs[0], call.inputs[1]);
+    const auto want = [&](int64_t row, int64_t col) {
+      const int64_t group = c.GroupOf(row);
+      return norm.Y(row, col) * (1.0 + call.inputs[2].At(group, col)) +
+             call.inputs[3].At(group, col);
+    };
+    // The product and the shift may cancel.
+    ExpectClose(call.outputs[0], want, 4.0, c.norm.x_dtype);
+    ExpectClose(call.outputs[1], [&](int64_t, int64_t row) { return norm.Rstd(row); });
+  }
+
+  void Backward(const Case& c, const testing::Layout& dy_layout = {},
+                const Wanted& wanted = {}) const {
+    SCOPED_TRACE(c.Name());
+    const FbRmsNormParams params = c.norm.params();
+    KernelCall call = BackwardCall(c, &params, dy_layout, wanted);
+    testing::Run(Kernel(), GetParam(), &call);
+    const Gradients want = WantedGradients(c, call);
+    const auto& [dx, dweight, dscale, dshift] =
+        std::tie(call.outputs[0], call.outputs[1], call.outputs[2], call.outputs[3]);
+    const auto rows_of = [](const Rows& rows) {
+      return [&rows](int64_t row, int64_t col) { return rows[row][col]; };
+    };
+    const double group_rows =
+        std::sqrt(static_cast<double>(c.norm.rows) / static_cast<double>(c.groups));
+    if (!dx.absent()) ExpectClose(dx, rows_of(want.dx), 8.0);
+    if (!dscale.absent()) {
+      ExpectClose(dscale, rows_of(want.dscale), 4.0 * group_rows, c.norm.x_dtype);
+    }
+    if (!dshift.absent()) ExpectClose(dshift, rows_of(want.dshift), 4.0 * group_rows);
+    if (dweight.absent()) return;
+    ExpectClose(
+        dweight, [&](int64_t, int64_t col) { return want.dweight[col]; },
+        4.0 * std::sqrt(static_cast<double>(c.norm.rows)), c.norm.x_dtype);
+  }
+};
+
+struct Shape {
+  int64_t rows;
+  int64_t hidden;
+  int64_t groups;
+};
+
+// No rows, one element; a row per row; one for all; a width that no vector divides; rows that share
+// a block and do not fill it; slices of a group, the last one shorter; one block and several to a
+// row.
+constexpr Shape kShapes[] = {{0, 16, 2},    {1, 1, 1},    {6, 64, 6},    {5, 37, 1},
+                             {6, 1000, 3},  {70, 128, 2}, {66, 4096, 6}, {2000, 64, 2},
+                             {515, 256, 1}, {3, 16384, 3}};
+
+TEST_P(ModulatedRmsNormTest, ForwardAgreesWithDouble) {
+  for (const Shape& shape : kShapes) {
+    for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+      for (const int32_t casting : {FB_CASTING_LLAMA, FB_CASTING_GEMMA, FB_CASTING_NONE}) {
+        Forward({.norm = {.rows = shape.rows,
+                          .hidden = shape.hidden,
+                          .x_dtype = dtype,
+                          .weight_dtype = dtype,
+                          .casting = casting,
+                          .offset = casting == FB_CASTING_GEMMA ? 1.0 : 0.0},
+                 .groups = shape.groups,
+                 .scale_dtype = dtype,
+                 .shift_dtype = dtype});
+      }
+    }
+  }
+}
+
+TEST_P(ModulatedRmsNormTest, GradientsAgreeWithDouble) {
+  for (const Shape& shape : kShapes) {
+    for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+      Backward({.norm = {.rows = shape.rows,
+                         .hidden = shape.hidden,
+                         .x_dtype = dtype,
+                         .weight_dtype = dtype,
+                         .casting = FB_CASTING_GEMMA,
+                         .offset = 1.0},
+                .groups = shape.groups,
+                .scale_dtype = dtype,
+                .shift_dtype = dtype});
+    }
+  }
+}
+
+TEST_P(ModulatedRmsNormTest, AnyMixOfDTypesAndNoWeight) {
+  for (const int32_t x : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int32_t weight : {kNoWeight, int32_t{FB_F32}, int32_t{FB_BF16}}) {
+      for (const int32_t scale : {FB_F32, FB_F16, FB_BF16}) {
+        const Case c = {.norm = {.rows = 12, .hidden = 96, .x_dtype = x, .weight_dtype = weight},
+                        .groups = 4,
+                        .scale_dtype = scale,
+                        .shift_dtype = FB_BF16};
+        Forward(c);
+        Backward(c);
+      }
+    }
+  }
+}
+
+TEST_P(ModulatedRmsNormTest, AnyStridesAndAlignments) {
+  for (const int64_t hidden : {64, 200}) {
+    for (const int64_t scale_stride : {int64_t{0}, hidden, hidden + 8, hidden + 3}) {
+      const Case c = {.norm = {.rows = 8,
+                               .hidden = hidden,
+                               .x_dtype = FB_BF16,
+                               .weight_dtype = FB_BF16,
+                               .x_layout = {.row_stride = hidden + 24},
+                               .y_layout = {.row_stride = hidden + 8}},
+                      .groups = 4,
+                      .scale_dtype = FB_BF16,
+                      .shift_dtype = FB_BF16,
+                      .scale_layout = {.row_stride = scale_stride}};
+      Forward(c);
+      Backward(c, {.row_stride = 0});
+      Case unaligned = c;
+      unaligned.norm.x_layout.offset = 1;
+      unaligned.norm.y_layout.row_stride = hidden + 3;
+      Forward(unaligned);
+      Backward(unaligned);
+    }
+  }
+}
+
+TEST_P(ModulatedRmsNormTest, EachGradientAloneIsWhatItIsWithTheOthers) {
+  for (const int64_t groups : {1, 3, 48}) {
+    for (const int64_t hidden : {40, 64}) {
+      const Case c = {.norm = {.rows = 48, .hidden = hidden}, .groups = groups};
+      Backward(c, {}, {.dx = true, .dweight = false, .dscale = false, .dshift = false});
+      Backward(c, {}, {.dx = false, .dweight = true, .dscale = false, .dshift = false});
+      Backward(c, {}, {.dx = false, .dweight = false, .dscale = true, .dshift = false});
+      Backward(c, {}, {.dx = false, .dweight = false, .dscale = false, .dshift = true});
+      Backward(c, {}, {.dx = false, .dweight = true, .dscale = true, .dshift = false});
+    }
+  }
+}
+
+FB_INSTANTIATE_PER_DEVICE(ModulatedRmsNormTest);
+
+}  // namespace
+}  // namespace fuseboard::modulated_rms_norm
