@@ -57,6 +57,20 @@ __device__ __forceinline__ float ReciprocalApprox(float x) {
   return y;
 }
 
+// log2(x), within 2^-22 in [0.5, 2] and 2 ulp elsewhere; subnormal arguments count as 0.
+__device__ __forceinline__ float Log2Approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The larger of two, NaN if either is.
+__device__ __forceinline__ float MaxOrNan(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+}
+
 // ---- Memory ----
 
 // Starts copying 16 bytes from global to shared memory. Committed groups end in order.
