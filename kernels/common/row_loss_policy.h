@@ -13,16 +13,19 @@ namespace fuseboard::row_loss {
 
 // What a kernel is compiled for. A type, as nvcc 13.0 cannot name a kernel with a class as
 // argument.
-template <int kThreads_, int kUnroll_, int kBlocksPerSm_>
+template <int kThreads_, int kUnroll_, int kBlocksPerSm_, int kTileUnits_>
 struct Cut {
   static constexpr int kThreads = kThreads_;  // Of a block.
   static constexpr int kUnroll = kUnroll_;  // Runs of one thread, loaded before the first is used.
   static constexpr int kBlocksPerSm = kBlocksPerSm_;  // Resident, that registers are fitted to.
+  static constexpr int kTileUnits = kTileUnits_;      // Vector accesses of a tile of a row.
 };
 
 // 4 blocks of 256 threads with 2 runs of each of two tensors have 64 KiB on their way to each
 // multiprocessor, twice what covers the latency of memory at 4.3 TB/s on H200, and 64 registers.
-using DefaultCut = Cut<256, 2, 4>;
+// Tiles are of 64 KiB of each tensor: 8 rounds of a block, so that a row's sum costs little beside
+// them, and rows of 128,256 f32 are 8 tiles, so that 1,024 of them fill the device to the end.
+using DefaultCut = Cut<256, 2, 4, 4096>;
 
 // Rows shorter than a block share one.
 struct Policy {
@@ -34,10 +37,6 @@ struct Policy {
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
 
-// 64 KiB of each tensor: 8 rounds of a block, so that a row's sum costs little beside them, and
-// rows of 128,256 f32 are 8 tiles, so that 1,024 of them fill the device to the end.
-inline constexpr int kTileUnits = 4096;
-
 // Blocks are counted in 31 bits; more tiles than this are looped over.
 inline constexpr int64_t kMaxBlocks = INT32_MAX;
 
@@ -46,11 +45,11 @@ template <typename C>
 constexpr Policy SelectPolicy(int64_t row_units) {
   int threads = 1;
   while (threads < C::kThreads && int64_t{threads} * C::kUnroll < row_units) threads *= 2;
-  const auto tiles = static_cast<int>((row_units + kTileUnits - 1) / kTileUnits);
+  const auto tiles = static_cast<int>((row_units + C::kTileUnits - 1) / C::kTileUnits);
   return {.threads_per_row = threads,
           .rows_per_block = C::kThreads / threads,
           .tiles_per_row = tiles < 1 ? 1 : tiles,
-          .tile_units = kTileUnits};
+          .tile_units = C::kTileUnits};
 }
 
 // How many blocks the tiles of `rows` rows are.

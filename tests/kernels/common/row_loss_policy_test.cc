@@ -11,11 +11,11 @@ using C = DefaultCut;
 static_assert(SelectPolicy<C>(32064) == Policy{.threads_per_row = 256,
                                                .rows_per_block = 1,
                                                .tiles_per_row = 8,
-                                               .tile_units = kTileUnits});
+                                               .tile_units = 4096});
 static_assert(SelectPolicy<C>(16) == Policy{.threads_per_row = 8,
                                             .rows_per_block = 32,
                                             .tiles_per_row = 1,
-                                            .tile_units = kTileUnits});
+                                            .tile_units = 4096});
 static_assert(SelectPolicy<C>(0).tiles_per_row == 1);
 static_assert(TilesOf(SelectPolicy<C>(32064), 4096) == 32768);
 
