@@ -2,10 +2,10 @@
 // in the same pass, on the GPU.
 //
 // Function is the operation's own:
-//   template <typename T> Terms At(float x, float y) const   loss and gradient of an element, of
-//                                                            inputs of storage type T, up to
-//   float loss_factor, gradient_factor                       these, which are applied once per row
-//                                                            (losses: per element)
+//   template <typename T> Terms At(float x, float y) const    loss and gradient of an element, of
+//                                                             inputs of storage type T, up to
+//   template <typename T> float LossFactor() const            factors, which are applied once per
+//   template <typename T> float GradientFactor() const        row (losses: per element)
 //
 // Traffic: each input read once, each output written once; rows of several tiles add 8 bytes per
 // tile. Determinism: the order of a row's sum is fixed by its width and alignment. No atomics.
@@ -78,10 +78,11 @@ struct Run {
     Unpack<T, kLanes>(input, x);
     Unpack<T, kLanes>(target, y);
     if constexpr (kHasDloss) Unpack<float, kLanes>(dloss, upstream);
+    const float loss_factor = function.template LossFactor<T>();
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) {
       const Terms terms = function.template At<T>(x[i], y[i]);
-      if constexpr (kMode == Mode::kElements) losses[i] = terms.loss * function.loss_factor;
+      if constexpr (kMode == Mode::kElements) losses[i] = terms.loss * loss_factor;
       if constexpr (kMode == Mode::kLoss || kMode == Mode::kGradient) sum[i % 2] += terms.loss;
       if constexpr (kHasDloss) {
         x[i] = terms.gradient * (gradient_factor * upstream[i]);
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
         ClearTile<kMode>(units, row);
       } else {
         const float scale = call.scale == nullptr ? 1.0f : call.scale[index * call.scale_stride];
-        sum = SolveTile<kMode, kUnroll>(function, units, row, scale * function.gradient_factor);
+        sum = SolveTile<kMode, kUnroll>(function, units, row, scale * function.template GradientFactor<T>());
       }
     }
     if constexpr (kSums) {
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
                 ? WarpReduce(sum, Sum(), threads)
                 : GroupReduce(sum, Sum(), 0.0f, shared[turn], threads / kWarpThreads);
       if (active && threadIdx.x == 0 && sums != nullptr) {
-        sums[index * tiles_per_row + tile] = sum * function.loss_factor;
+        sums[index * tiles_per_row + tile] = sum * function.template LossFactor<T>();
       }
     }
   }

@@ -37,14 +37,29 @@ const char* CheckGradient(const FbCall& call, const FbTensor& dinput, const FbTe
   return CheckDType("dinput", dinput, input.dtype);
 }
 
-// The labels are the last input, `index`, of the operations that have any.
-const FbTensor* LabelOf(const FbCall& call, int32_t index) {
-  if (call.num_inputs <= index || IsAbsent(call.inputs[index])) return nullptr;
-  return &call.inputs[index];
+const char* CheckForwardOutputs(const FbCall& call, const FbTensor& input) {
+  const FbTensor& loss = call.outputs[0];
+  const FbTensor& losses = call.outputs[1];
+  const FbTensor& dinput = call.outputs[2];
+  if (!IsAbsent(loss)) {
+    if (const char* why = CheckVector(call, "loss", loss, input.shape[0], VectorStride::kOne)) return why;
+    if (const char* why = CheckDType("loss", loss, FB_F32)) return why;
+  }
+  if (!IsAbsent(losses)) {
+    if (const char* why = CheckOutputMatrix(call, "losses", losses, input.shape[0], input.shape[1])) {
+      return why;
+    }
+    if (const char* why = CheckDType("losses", losses, FB_F32)) return why;
+    if (!IsAbsent(loss) || !IsAbsent(dinput)) {
+      return Reject("losses: want no other output beside them, got %s",
+                    IsAbsent(loss) ? "dinput" : "loss");
+    }
+  }
+  return IsAbsent(dinput) ? nullptr : CheckGradient(call, dinput, input);
 }
 
-Call CommonCallOf(const FbTensor& input, const FbTensor& target, const FbTensor& dinput,
-                  const FbTensor* label, int64_t ignore_index) {
+Call CommonCallOf(const FbTensor& input, const FbTensor& target, const FbTensor& label,
+                  const FbTensor& dinput, int64_t ignore_index) {
   Call result = {};
   result.input = input.data;
   result.input_stride = input.stride[0];
@@ -57,10 +72,10 @@ Call CommonCallOf(const FbTensor& input, const FbTensor& target, const FbTensor&
     result.dinput = dinput.data;
     result.dinput_stride = dinput.stride[0];
   }
-  if (label != nullptr) {
-    result.label = label->data;
-    result.label_stride = label->stride[0];
-    result.label_is_i64 = label->dtype == FB_I64;
+  if (!IsAbsent(label)) {
+    result.label = label.data;
+    result.label_stride = label.stride[0];
+    result.label_is_i64 = label.dtype == FB_I64;
     result.ignore_index = ignore_index;
   }
   return result;
@@ -68,10 +83,8 @@ Call CommonCallOf(const FbTensor& input, const FbTensor& target, const FbTensor&
 
 }  // namespace
 
-const char* CheckForward(const FbCall* call, int32_t device_type, uint32_t params_bytes,
-                         Labels labels) {
-  const int32_t num_inputs = labels == Labels::kNone ? 3 : 4;
-  if (const char* why = CheckCall(call, device_type, num_inputs, 3, params_bytes)) return why;
+const char* CheckForward(const FbCall* call, int32_t device_type, uint32_t params_bytes) {
+  if (const char* why = CheckCall(call, device_type, 4, 3, params_bytes)) return why;
   const FbTensor& input = call->inputs[0];
   if (const char* why = CheckInputs(*call, input, call->inputs[1])) return why;
   const int64_t rows = input.shape[0];
@@ -80,48 +93,25 @@ const char* CheckForward(const FbCall* call, int32_t device_type, uint32_t param
     if (const char* why = CheckVector(*call, "scale", scale, rows, VectorStride::kAny)) return why;
     if (const char* why = CheckDType("scale", scale, FB_F32)) return why;
   }
-  if (labels != Labels::kNone) {
-    if (const char* why = CheckLabel(*call, call->inputs[3], rows)) return why;
-  }
-  const FbTensor& loss = call->outputs[0];
-  const FbTensor& losses = call->outputs[1];
-  const FbTensor& dinput = call->outputs[2];
-  if (!IsAbsent(loss)) {
-    if (const char* why = CheckVector(*call, "loss", loss, rows, VectorStride::kOne)) return why;
-    if (const char* why = CheckDType("loss", loss, FB_F32)) return why;
-  }
-  if (!IsAbsent(losses)) {
-    if (const char* why = CheckOutputMatrix(*call, "losses", losses, rows, input.shape[1])) {
-      return why;
-    }
-    if (const char* why = CheckDType("losses", losses, FB_F32)) return why;
-    if (!IsAbsent(loss) || !IsAbsent(dinput)) {
-      return Reject("losses: want no other output beside them, got %s",
-                    IsAbsent(loss) ? "dinput" : "loss");
-    }
-  }
-  return IsAbsent(dinput) ? nullptr : CheckGradient(*call, dinput, input);
+  if (const char* why = CheckLabel(*call, call->inputs[3], rows)) return why;
+  return CheckForwardOutputs(*call, input);
 }
 
-const char* CheckBackward(const FbCall* call, int32_t device_type, uint32_t params_bytes,
-                          Labels labels) {
-  const int32_t num_inputs = labels == Labels::kNone ? 3 : 4;
-  if (const char* why = CheckCall(call, device_type, num_inputs, 1, params_bytes)) return why;
+const char* CheckBackward(const FbCall* call, int32_t device_type, uint32_t params_bytes) {
+  if (const char* why = CheckCall(call, device_type, 4, 1, params_bytes)) return why;
   const FbTensor& dloss = call->inputs[0];
   const FbTensor& input = call->inputs[1];
   if (const char* why = CheckInputs(*call, input, call->inputs[2])) return why;
   const int64_t rows = input.shape[0];
   if (const char* why = CheckMatrix(*call, "dloss", dloss, rows, input.shape[1])) return why;
   if (const char* why = CheckDType("dloss", dloss, FB_F32)) return why;
-  if (labels != Labels::kNone) {
-    if (const char* why = CheckLabel(*call, call->inputs[3], rows)) return why;
-  }
+  if (const char* why = CheckLabel(*call, call->inputs[3], rows)) return why;
   return CheckGradient(*call, call->outputs[0], input);
 }
 
 Call ForwardCallOf(const FbCall& call, int64_t ignore_index) {
   const FbTensor* in = call.inputs;
-  Call result = CommonCallOf(in[0], in[1], call.outputs[2], LabelOf(call, 3), ignore_index);
+  Call result = CommonCallOf(in[0], in[1], in[3], call.outputs[2], ignore_index);
   if (!IsAbsent(in[2])) {
     result.scale = static_cast<const float*>(in[2].data);
     result.scale_stride = in[2].stride[0];
@@ -136,7 +126,7 @@ Call ForwardCallOf(const FbCall& call, int64_t ignore_index) {
 
 Call BackwardCallOf(const FbCall& call, int64_t ignore_index) {
   const FbTensor* in = call.inputs;
-  Call result = CommonCallOf(in[1], in[2], call.outputs[0], LabelOf(call, 3), ignore_index);
+  Call result = CommonCallOf(in[1], in[2], in[3], call.outputs[0], ignore_index);
   result.dloss = static_cast<const float*>(in[0].data);
   result.dloss_stride = in[0].stride[0];
   return result;

@@ -1,6 +1,6 @@
 // A call of a loss that is an elementwise function of two matrices, summed over each row: kl_div,
 // jsd, tvd. Checked once, then read by name instead of by index. The tensors are those of
-// kernels/abi/kl_div.h; what the function is stays with the operation.
+// kernels/abi/kl_div.h for all of them; what the function is stays with the operation.
 
 #ifndef KERNELS_COMMON_ROW_LOSS_CALL_H_
 #define KERNELS_COMMON_ROW_LOSS_CALL_H_
@@ -43,14 +43,10 @@ enum class Mode : uint8_t {
   kBackward,  // dinput from dloss
 };
 
-// Whether an operation has a label input after those that all have.
-enum class Labels : uint8_t { kNone, kOptional };
-
-// FbEntry::reject_reason of both phases, apart from the parameters, which are `params_bytes` long.
-const char* CheckForward(const FbCall* call, int32_t device_type, uint32_t params_bytes,
-                         Labels labels);
-const char* CheckBackward(const FbCall* call, int32_t device_type, uint32_t params_bytes,
-                          Labels labels);
+// FbEntry::reject_reason of both phases, apart from what the parameters, which are `params_bytes`
+// long, hold.
+const char* CheckForward(const FbCall* call, int32_t device_type, uint32_t params_bytes);
+const char* CheckBackward(const FbCall* call, int32_t device_type, uint32_t params_bytes);
 
 // REQUIRES: the call was not rejected. `ignore_index` is read only if there is a label.
 Call ForwardCallOf(const FbCall& call, int64_t ignore_index);

@@ -6,8 +6,7 @@
 //   void operator()(const float* x, const float* y, int64_t n, float* loss, float* gradient) const
 // for a block of elements; `loss` or `gradient` is null where it is not wanted.
 //
-// Rows are taken in tiles of 16,384 columns, so that a few wide rows use all threads; tiles are
-// added in order, so that results depend neither on the threads nor on the schedule.
+// Rows are taken in tiles, so that a few wide rows use all threads; tiles are added in order, so that results depend neither on the threads nor on the schedule.
 
 #ifndef KERNELS_COMMON_ROW_LOSS_CPU_H_
 #define KERNELS_COMMON_ROW_LOSS_CPU_H_
@@ -17,6 +16,7 @@
 #include "kernels/common/dispatch.h"
 #include "kernels/common/parallel.h"
 #include "kernels/common/row_loss_call.h"
+#include "kernels/common/row_loss_policy.h"
 
 namespace fuseboard::row_loss::FB_CPU_ISA {
 
@@ -24,19 +24,8 @@ using fuseboard::FB_CPU_ISA::StoreBlock;
 using fuseboard::FB_CPU_ISA::SumBlock;
 using fuseboard::FB_CPU_ISA::ViewBlock;
 
-inline constexpr int64_t kTile = 16384;
 inline constexpr int64_t kBlock = 1024;           // 4 KiB of floats; up to four such are live.
 inline constexpr int64_t kGrainElements = 16384;  // Work below this does not pay for a thread.
-
-inline int64_t TilesPerRow(int64_t cols) { return cols <= kTile ? 1 : (cols + kTile - 1) / kTile; }
-
-// FbEntry::workspace_bytes of a forward: a double for each tile if a row has several.
-inline uint64_t ForwardWorkspaceBytes(const FbCall* call) {
-  const FbTensor& input = call->inputs[0];
-  const int64_t tiles = TilesPerRow(input.shape[1]);
-  if (call->outputs[0].ndim == -1 || tiles == 1) return 0;
-  return static_cast<uint64_t>(input.shape[0] * tiles) * sizeof(double);
-}
 
 inline bool IsIgnored(const Call& call, int64_t row) {
   if (call.label == nullptr) return false;
@@ -92,8 +81,8 @@ double SolveBlock(const Call& call, const Function& function, int64_t row, int64
 
 template <typename T, typename Function>
 double SolveTile(const Call& call, const Function& function, int64_t row, int64_t tile) {
-  const int64_t begin = tile * kTile;
-  const int64_t end = begin + kTile < call.cols ? begin + kTile : call.cols;
+  const int64_t begin = tile * kCpuTile;
+  const int64_t end = begin + kCpuTile < call.cols ? begin + kCpuTile : call.cols;
   const bool ignored = IsIgnored(call, row);
   double sum = 0.0;
   for (int64_t at = begin; at < end; at += kBlock) {
@@ -107,13 +96,22 @@ double SolveTile(const Call& call, const Function& function, int64_t row, int64_
   return sum;
 }
 
-// `workspace` is of ForwardWorkspaceBytes for a forward, and not looked at for a backward.
+// loss[row] = the sum of the row's tiles.
+inline void AddTiles(const Call& call, const double* sums, int64_t tiles) {
+  for (int64_t row = 0; row < call.rows; ++row) {
+    double sum = 0.0;
+    for (int64_t tile = 0; tile < tiles; ++tile) sum += sums[row * tiles + tile];
+    call.loss[row] = static_cast<float>(sum);
+  }
+}
+
+// `workspace` is of CpuForwardWorkspaceBytes for a forward, and not looked at for a backward.
 template <typename Function>
 int32_t Run(const FbCall& raw, const Call& call, const Function& function, void* workspace) {
   if (IsEmpty(call)) return 0;
-  const int64_t tiles = TilesPerRow(call.cols);
+  const int64_t tiles = CpuTilesPerRow(call.cols);
   auto* sums = static_cast<double*>(workspace);
-  const int64_t tile_cols = call.cols < kTile ? call.cols : kTile;
+  const int64_t tile_cols = call.cols < kCpuTile ? call.cols : kCpuTile;
   const int64_t grain = tile_cols >= kGrainElements ? 1 : kGrainElements / (tile_cols + 1) + 1;
   DispatchFloat(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -130,12 +128,7 @@ int32_t Run(const FbCall& raw, const Call& call, const Function& function, void*
       }
     });
   });
-  if (call.loss == nullptr || tiles == 1) return 0;
-  for (int64_t row = 0; row < call.rows; ++row) {
-    double sum = 0.0;
-    for (int64_t tile = 0; tile < tiles; ++tile) sum += sums[row * tiles + tile];
-    call.loss[row] = static_cast<float>(sum);
-  }
+  if (call.loss != nullptr && tiles > 1) AddTiles(call, sums, tiles);
   return 0;
 }
 

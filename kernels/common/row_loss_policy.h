@@ -57,6 +57,14 @@ constexpr int64_t TilesOf(const Policy& policy, int64_t rows) {
   return (rows + policy.rows_per_block - 1) / policy.rows_per_block * policy.tiles_per_row;
 }
 
+// ---- On the CPU ----
+
+inline constexpr int64_t kCpuTile = 16384;  // Columns.
+
+constexpr int64_t CpuTilesPerRow(int64_t cols) {
+  return cols <= kCpuTile ? 1 : (cols + kCpuTile - 1) / kCpuTile;
+}
+
 }  // namespace fuseboard::row_loss
 
 #endif  // KERNELS_COMMON_ROW_LOSS_POLICY_H_

@@ -4,44 +4,42 @@
 #define KERNELS_COMMON_ROW_LOSS_TABLE_H_
 
 #include "kernels/abi/kernel_abi.h"
+#include "kernels/common/reject.h"
+#include "kernels/common/row_loss_policy.h"
 #include "kernels/common/table.h"
 #if defined(FB_HAVE_CUDA)
+#include "kernels/common/prepare.h"
 #include "kernels/common/rescale.h"
 #include "kernels/common/row_loss_cuda.h"
 #endif
 
 namespace fuseboard::row_loss {
 
-// The CPU version, built once per instruction set.
-struct CpuEntries {
-  int32_t (*forward)(const FbCall* call, void* workspace);
-  int32_t (*backward)(const FbCall* call, void* workspace);
-  uint64_t (*forward_workspace_bytes)(const FbCall* call);
-};
-
-// The CUDA version.
-struct CudaEntries {
-  int32_t (*forward)(const FbCall* call, void* workspace);
-  int32_t (*backward)(const FbCall* call, void* workspace);
-};
+// FbEntry::workspace_bytes of a forward on the CPU: a double for each tile if a row has several.
+inline uint64_t CpuForwardWorkspaceBytes(const FbCall* call) {
+  const FbTensor& input = call->inputs[0];
+  const int64_t tiles = CpuTilesPerRow(input.shape[1]);
+  if (IsAbsent(call->outputs[0]) || tiles == 1) return 0;
+  return static_cast<uint64_t>(input.shape[0] * tiles) * sizeof(double);
+}
 
 using RejectFn = const char* (*)(const FbCall* call, int32_t device_type);
 
 template <RejectFn kRejectForward, RejectFn kRejectBackward>
-void AddCpu(FbKernel& table, const CpuEntries& entries) {
-  table.entries[FB_FORWARD][FB_CPU] = {RejectOn<kRejectForward, FB_CPU>,
-                                       entries.forward_workspace_bytes, entries.forward};
-  table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<kRejectBackward, FB_CPU>, NoWorkspace,
-                                        entries.backward};
+void AddCpu(FbKernel& table, fuseboard::Launch forward, fuseboard::Launch backward) {
+  table.entries[FB_FORWARD][FB_CPU] = {RejectOn<kRejectForward, FB_CPU>, CpuForwardWorkspaceBytes,
+                                       forward};
+  table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<kRejectBackward, FB_CPU>, NoWorkspace, backward};
 }
 
 #if defined(FB_HAVE_CUDA)
-template <RejectFn kRejectForward, RejectFn kRejectBackward>
-void AddCuda(FbKernel& table, const CudaEntries& entries) {
+// `kLoad` loads the kernels of both launches on the current device.
+template <RejectFn kRejectForward, RejectFn kRejectBackward, int32_t (*kLoad)()>
+void AddCuda(FbKernel& table, fuseboard::Launch forward, fuseboard::Launch backward) {
+  table.prepare = PrepareKernels<kLoad, LoadRescaleKernels>;
   table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<kRejectForward, FB_CUDA>, ForwardWorkspaceBytes,
-                                        entries.forward};
-  table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<kRejectBackward, FB_CUDA>, NoWorkspace,
-                                         entries.backward};
+                                        forward};
+  table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<kRejectBackward, FB_CUDA>, NoWorkspace, backward};
   table.rescale[FB_CUDA] = {RejectRescaleCuda, NoWorkspace, RescaleCuda};
 }
 #endif

@@ -21,14 +21,12 @@ const char* CheckParams(const FbKlDivParams& params) {
 }  // namespace
 
 const char* RejectForward(const FbCall* call, int32_t device_type) {
-  const char* why =
-      row_loss::CheckForward(call, device_type, sizeof(FbKlDivParams), row_loss::Labels::kNone);
+  const char* why = row_loss::CheckForward(call, device_type, sizeof(FbKlDivParams));
   return why != nullptr ? why : CheckParams(ParamsOf(*call));
 }
 
 const char* RejectBackward(const FbCall* call, int32_t device_type) {
-  const char* why =
-      row_loss::CheckBackward(call, device_type, sizeof(FbKlDivParams), row_loss::Labels::kNone);
+  const char* why = row_loss::CheckBackward(call, device_type, sizeof(FbKlDivParams));
   return why != nullptr ? why : CheckParams(ParamsOf(*call));
 }
 

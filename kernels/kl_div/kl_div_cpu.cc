@@ -48,17 +48,14 @@ int32_t Run(const FbCall& raw, const row_loss::Call& call, void* workspace) {
   return rows::Run(raw, call, OfProbabilities{FloorOf(params)}, workspace);
 }
 
-int32_t Forward(const FbCall* call, void* workspace) {
-  return Run(*call, row_loss::ForwardCallOf(*call, 0), workspace);
-}
-
-int32_t Backward(const FbCall* call, void* workspace) {
-  return Run(*call, row_loss::BackwardCallOf(*call, 0), workspace);
-}
-
 }  // namespace
 
-// External: declared so for every instruction set.
-const row_loss::CpuEntries kCpuEntries = {Forward, Backward, rows::ForwardWorkspaceBytes};
+int32_t ForwardCpu(const FbCall* call, void* workspace) {
+  return Run(*call, row_loss::ForwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
+}
+
+int32_t BackwardCpu(const FbCall* call, void* workspace) {
+  return Run(*call, row_loss::BackwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
+}
 
 }  // namespace fuseboard::kl_div::FB_CPU_ISA

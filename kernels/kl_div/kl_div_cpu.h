@@ -3,19 +3,24 @@
 #ifndef KERNELS_KL_DIV_KL_DIV_CPU_H_
 #define KERNELS_KL_DIV_KL_DIV_CPU_H_
 
-#include "kernels/common/row_loss_table.h"
+#include "kernels/abi/kernel_abi.h"
 
 namespace fuseboard::kl_div {
 
 namespace baseline {
-extern const row_loss::CpuEntries kCpuEntries;
-}
+int32_t ForwardCpu(const FbCall* call, void* workspace);
+int32_t BackwardCpu(const FbCall* call, void* workspace);
+}  // namespace baseline
+
 namespace avx2 {
-extern const row_loss::CpuEntries kCpuEntries;
-}
+int32_t ForwardCpu(const FbCall* call, void* workspace);
+int32_t BackwardCpu(const FbCall* call, void* workspace);
+}  // namespace avx2
+
 namespace avx512 {
-extern const row_loss::CpuEntries kCpuEntries;
-}
+int32_t ForwardCpu(const FbCall* call, void* workspace);
+int32_t BackwardCpu(const FbCall* call, void* workspace);
+}  // namespace avx512
 
 }  // namespace fuseboard::kl_div
 

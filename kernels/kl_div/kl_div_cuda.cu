@@ -18,11 +18,11 @@ int32_t Launch(const FbCall& raw, const row_loss::Call& call, void* workspace) {
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* call, void* workspace) {
-  return Launch(*call, row_loss::ForwardCallOf(*call, 0), workspace);
+  return Launch(*call, row_loss::ForwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
-  return Launch(*call, row_loss::BackwardCallOf(*call, 0), workspace);
+  return Launch(*call, row_loss::BackwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
 }
 
 int32_t LoadKernels() {

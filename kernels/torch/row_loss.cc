@@ -51,21 +51,12 @@ const char* RunKernel(const RowLoss& r, const Pass& pass) {
   if (pass.dloss.defined()) {
     const RowView dloss(pass.dloss);
     KernelCall call(r.operation, r.kernel, FB_BACKWARD, r.input.device());
-    if (r.has_label) {
-      call.Inputs({dloss.view(), input.view(), target.view(), label});
-    } else {
-      call.Inputs({dloss.view(), input.view(), target.view()});
-    }
+    call.Inputs({dloss.view(), input.view(), target.view(), label});
     call.Outputs({RowsOrAbsent(pass.dinput)});
     return call.Run(r.params);
   }
   KernelCall call(r.operation, r.kernel, FB_FORWARD, r.input.device());
-  const FbTensor scale = ViewOrAbsent(pass.scale);
-  if (r.has_label) {
-    call.Inputs({input.view(), target.view(), scale, label});
-  } else {
-    call.Inputs({input.view(), target.view(), scale});
-  }
+  call.Inputs({input.view(), target.view(), ViewOrAbsent(pass.scale), label});
   call.Outputs({ViewOrAbsent(pass.loss), RowsOrAbsent(pass.losses), RowsOrAbsent(pass.dinput)});
   return call.Run(r.params);
 }

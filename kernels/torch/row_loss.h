@@ -19,8 +19,8 @@
 
 namespace fuseboard::torch_binding {
 
-// A further Reduction: the sum over the number of examples. What an example is stays with the
-// operation.
+// A further Reduction: the sum over the number of examples. These are the rows that are not
+// ignored; without labels, what an example is stays with the operation.
 inline constexpr int64_t kReduceBatchMean = 3;
 
 // An operation's function of elements, of tensors in the accumulation type.
@@ -45,8 +45,7 @@ struct RowLoss {
   const at::Tensor& target;
   at::Tensor label{};  // Undefined, or input's shape without the last dimension.
   int64_t ignore_index = 0;
-  int64_t examples = 0;   // What kReduceBatchMean divides by without labels.
-  bool has_label = true;  // Whether the library takes labels.
+  int64_t examples = 0;  // What kReduceBatchMean divides by without labels.
   int64_t reduction;
   int64_t kernel;
   const void* params;  // The library's parameter struct.

@@ -4,13 +4,14 @@
 #ifndef TESTS_KERNELS_COMMON_ROW_LOSS_ISA_SUITE_H_
 #define TESTS_KERNELS_COMMON_ROW_LOSS_ISA_SUITE_H_
 
+#include <utility>
+#include <vector>
+
 #include "kernels/common/cpu_isa.h"
-#include "kernels/common/row_loss_table.h"
+#include "kernels/common/table.h"
 #include "tests/kernels/common/row_loss_suite.h"
 
 namespace fuseboard::row_loss {
-
-using Launch = int32_t (*)(const FbCall* call, void* workspace);
 
 inline std::vector<testing::TestTensor> RunWith(const Operation& operation, Launch launch,
                                                 testing::KernelCall call) {
@@ -30,8 +31,14 @@ inline void ExpectSameResults(const Operation& operation, Launch got, Launch wan
   }
 }
 
-inline void ExpectIsasToAgree(const Operation& operation, const CpuEntries& baseline,
-                              const CpuEntries& avx2, const CpuEntries& avx512) {
+// The launches of one build.
+struct CpuBuild {
+  Launch forward;
+  Launch backward;
+};
+
+inline void ExpectIsasToAgree(const Operation& operation, const CpuBuild& baseline,
+                              const CpuBuild& avx2, const CpuBuild& avx512) {
   const Suite suite(operation, FB_CPU);
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     const Case c = {.rows = 3, .cols = 2051, .dtype = dtype};
@@ -39,15 +46,27 @@ inline void ExpectIsasToAgree(const Operation& operation, const CpuEntries& base
     forward.outputs[0] = testing::TestTensor(FB_F32, {c.rows});
     forward.outputs[2] = testing::TestTensor(dtype, {c.rows, c.cols});
     const testing::KernelCall backward = suite.BackwardCall(c);
-    for (const auto& [isa, entries] :
+    for (const auto& [isa, build] :
          {std::pair{CpuIsa::kAvx2, &avx2}, std::pair{CpuIsa::kAvx512, &avx512}}) {
       if (DetectCpuIsa() < isa) continue;
-      ExpectSameResults(operation, entries->forward, baseline.forward, forward);
-      ExpectSameResults(operation, entries->backward, baseline.backward, backward);
+      ExpectSameResults(operation, build->forward, baseline.forward, forward);
+      ExpectSameResults(operation, build->backward, baseline.backward, backward);
     }
   }
 }
 
 }  // namespace fuseboard::row_loss
+
+// The three builds of the operation in whose namespace this stands: namespaces, of which each build
+// has its own, are no template arguments.
+#if defined(FB_HAVE_X86_ISAS)
+#define FB_EXPECT_ISAS_TO_AGREE(operation)                                               \
+  ::fuseboard::row_loss::ExpectIsasToAgree(operation,                                    \
+                                           {baseline::ForwardCpu, baseline::BackwardCpu}, \
+                                           {avx2::ForwardCpu, avx2::BackwardCpu},         \
+                                           {avx512::ForwardCpu, avx512::BackwardCpu})
+#else
+#define FB_EXPECT_ISAS_TO_AGREE(operation) EXPECT_EQ(DetectCpuIsa(), CpuIsa::kBaseline)
+#endif
 
 #endif  // TESTS_KERNELS_COMMON_ROW_LOSS_ISA_SUITE_H_

@@ -26,7 +26,6 @@ struct Terms {
 struct Operation {
   const char* name;
   const void* params;
-  bool has_label;
   bool of_probabilities[2];  // Whether input and target are, or else logarithms of some.
   std::function<Terms(double x, double y)> function;
 };
@@ -48,7 +47,7 @@ struct Case {
   bool IsIgnored(int64_t row) const { return ignored_step != 0 && row % ignored_step == 0; }
 };
 
-inline constexpr double kIgnoredLabel = -100.0;
+inline constexpr int64_t kIgnoredLabel = -100;
 
 // A row's softmax of normal variates, or its logarithm.
 inline testing::TestTensor Distribution(const Case& c, uint32_t seed, bool of_probabilities) {
@@ -74,32 +73,28 @@ class Suite {
   testing::TestTensor Label(const Case& c) const {
     if (c.ignored_step == 0) return {};
     return testing::TestTensor(c.label_dtype, {c.rows}).Fill([&](auto, auto r) {
-      return c.IsIgnored(r) ? kIgnoredLabel : 7.0;
+      return c.IsIgnored(r) ? static_cast<double>(kIgnoredLabel) : 7.0;
     });
   }
 
   // A forward whose outputs are absent.
   testing::KernelCall ForwardCall(const Case& c) const {
-    testing::KernelCall call = {
+    return {
         FB_FORWARD,
         {Distribution(c, 1, operation_.of_probabilities[0]),
-         Distribution(c, 2, operation_.of_probabilities[1]), testing::TestTensor()},
+         Distribution(c, 2, operation_.of_probabilities[1]), testing::TestTensor(), Label(c)},
         {{}, {}, {}},
         operation_.params};
-    if (operation_.has_label) call.inputs.push_back(Label(c));
-    return call;
   }
 
   testing::KernelCall BackwardCall(const Case& c) const {
     const testing::KernelCall forward = ForwardCall(c);
-    testing::KernelCall call = {
+    return {
         FB_BACKWARD,
         {testing::TestTensor(FB_F32, {c.rows, c.cols}, c.in_layout).FillNormal(3),
-         forward.inputs[0], forward.inputs[1]},
+         forward.inputs[0], forward.inputs[1], forward.inputs[3]},
         {testing::TestTensor(c.dtype, {c.rows, c.cols}, c.out_layout)},
         operation_.params};
-    if (operation_.has_label) call.inputs.push_back(Label(c));
-    return call;
   }
 
   void Run(testing::KernelCall* call) const {

@@ -41,14 +41,14 @@ Last LastRows(int64_t rows) {
   };
   FbTensor absent = {};
   absent.ndim = -1;
-  const FbTensor inputs[] = {matrix(input), matrix(target), absent};
+  const FbTensor inputs[] = {matrix(input), matrix(target), absent, absent};
   const FbTensor outputs[] = {
       {loss.get(), {rows}, {1}, 1, FB_F32, FB_CUDA, 0}, absent, matrix(dinput)};
-  const FbKlDivParams params = {sizeof(FbKlDivParams), 1, 0.0};
+  const FbKlDivParams params = {sizeof(FbKlDivParams), 1, 0.0, 0};
   FbCall call = {};
   call.struct_size = sizeof(FbCall);
   testing::DescribeDevice(FB_CUDA, &call);
-  call.num_inputs = 3;
+  call.num_inputs = 4;
   call.num_outputs = 3;
   call.inputs = inputs;
   call.outputs = outputs;

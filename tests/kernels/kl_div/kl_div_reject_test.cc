@@ -15,23 +15,24 @@ using testing::TestTensor;
 // A good call on [3, 8].
 KernelCall CallOf(FbPhase phase, const FbKlDivParams* params) {
   const TestTensor matrix(FB_F32, {3, 8});
-  if (phase == FB_BACKWARD) return {phase, {matrix, matrix, matrix}, {matrix}, params};
+  const TestTensor label(FB_I64, {3});
+  if (phase == FB_BACKWARD) return {phase, {matrix, matrix, matrix, label}, {matrix}, params};
   return {phase,
-          {matrix, matrix, TestTensor(FB_F32, {3})},
+          {matrix, matrix, TestTensor(FB_F32, {3}), label},
           {TestTensor(FB_F32, {3}), TestTensor(), matrix},
           params};
 }
 
 std::string ReasonFor(FbPhase phase,
                       const std::function<void(KernelCall*, FbKlDivParams*)>& spoil) {
-  FbKlDivParams params = {sizeof(FbKlDivParams), 0, 1e-10};
+  FbKlDivParams params = {sizeof(FbKlDivParams), 0, 1e-10, -100};
   KernelCall call = CallOf(phase, &params);
   spoil(&call, &params);
   return testing::RejectReason(testing::OpenKernel("kl_div"), call);
 }
 
 std::string ReasonForRaw(FbPhase phase, const std::function<void(RawCall*)>& spoil) {
-  const FbKlDivParams params = {sizeof(FbKlDivParams), 1, 0.0};
+  const FbKlDivParams params = {sizeof(FbKlDivParams), 1, 0.0, -100};
   RawCall raw;
   testing::FillRawCall(CallOf(phase, &params), FB_CPU, &raw);
   spoil(&raw);
@@ -64,6 +65,9 @@ TEST(KlDivRejectTest, NamesTheTensorAndBothValues) {
   EXPECT_EQ(with_input(FB_FORWARD, 1, TestTensor(FB_BF16, {3, 8})), "target: want f32, got bf16");
   EXPECT_EQ(with_input(FB_FORWARD, 2, TestTensor(FB_F32, {4})), "scale: want shape [3], got [4]");
   EXPECT_EQ(with_input(FB_FORWARD, 2, TestTensor(FB_F16, {3})), "scale: want f32, got f16");
+  EXPECT_EQ(with_input(FB_FORWARD, 3, TestTensor(FB_I64, {4})), "label: want shape [3], got [4]");
+  EXPECT_EQ(with_input(FB_BACKWARD, 3, TestTensor(FB_F32, {3})),
+            "label: want i64 or i32, got f32");
   EXPECT_EQ(with_output(FB_FORWARD, 0, TestTensor(FB_BF16, {3})), "loss: want f32, got bf16");
   EXPECT_EQ(with_output(FB_FORWARD, 1, TestTensor(FB_F32, {3, 8})),
             "losses: want no other output beside them, got loss");
@@ -80,7 +84,7 @@ TEST(KlDivRejectTest, NamesTheParameter) {
   EXPECT_EQ(ReasonFor(FB_BACKWARD, [](auto*, auto* params) { params->eps = -1.0; }),
             "eps: want a finite number >= 0, got -1");
   EXPECT_EQ(ReasonFor(FB_FORWARD, [](auto*, auto* params) { params->struct_size = 4; }),
-            "params: want struct_size >= 16, got 4");
+            "params: want struct_size >= 24, got 4");
 }
 
 TEST(KlDivRejectTest, NamesTheStrideDeviceCountsAndWidth) {
@@ -91,7 +95,7 @@ TEST(KlDivRejectTest, NamesTheStrideDeviceCountsAndWidth) {
   EXPECT_EQ(ReasonForRaw(FB_BACKWARD, [](auto* raw) { raw->inputs[2].device_type = FB_CUDA; }),
             "target: want device 0:0, got 1:0");
   EXPECT_EQ(ReasonForRaw(FB_BACKWARD, [](auto* raw) { raw->call.num_outputs = 3; }),
-            "call: want 3 inputs and 1 outputs, got 3 and 3");
+            "call: want 4 inputs and 1 outputs, got 4 and 3");
   EXPECT_EQ(ReasonForRaw(FB_FORWARD, [](auto* raw) { raw->inputs[0].shape[1] = (1 << 30) + 1; }),
             "input: want at most 1073741824 columns, got 1073741825");
 }

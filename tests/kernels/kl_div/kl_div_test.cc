@@ -26,17 +26,16 @@ Terms OfLogProbabilities(double x, double y) {
 class KlDivTest : public ::testing::TestWithParam<int> {
  protected:
   Suite Probabilities(double eps = 0.0) {
-    probabilities_ = {sizeof(FbKlDivParams), 0, eps};
+    probabilities_ = {sizeof(FbKlDivParams), 0, eps, row_loss::kIgnoredLabel};
     return {{"kl_div",
              &probabilities_,
-             false,
              {false, true},
              [eps](double x, double y) { return OfProbabilities(eps, x, y); }},
             GetParam()};
   }
   Suite LogProbabilities() {
-    log_probabilities_ = {sizeof(FbKlDivParams), 1, 0.0};
-    return {{"kl_div", &log_probabilities_, false, {false, false}, OfLogProbabilities}, GetParam()};
+    log_probabilities_ = {sizeof(FbKlDivParams), 1, 0.0, row_loss::kIgnoredLabel};
+    return {{"kl_div", &log_probabilities_, {false, false}, OfLogProbabilities}, GetParam()};
   }
 
  private:
@@ -55,6 +54,11 @@ TEST_P(KlDivTest, RowsMayLieAnywhere) {
 }
 
 TEST_P(KlDivTest, RowsAreCountedBeyondSixteenBits) { row_loss::ExpectManyRows(Probabilities()); }
+
+TEST_P(KlDivTest, IgnoredRowsAreZeroAndNotRead) {
+  row_loss::ExpectLabelsToBeObeyed(Probabilities());
+  row_loss::ExpectLabelsToBeObeyed(LogProbabilities());
+}
 
 TEST_P(KlDivTest, EpsIsTheLeastProbabilityWhoseLogarithmIsTaken) {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
