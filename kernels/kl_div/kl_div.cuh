@@ -21,18 +21,22 @@ struct Factors {
   }
 };
 
-struct OfProbabilities : Factors {
-  float floor;  // See FloorOf.
+class OfProbabilities : public Factors {
+ public:
+  explicit OfProbabilities(float floor) : floor_(floor) {}
 
   template <typename T>
   __device__ __forceinline__ row_loss::Terms At(float x, float y) const {
     // Below the smallest normal number, where Log2Approx is -inf, y log y is 0 for all that f32 can
     // tell beside any other term.
     constexpr float kLeast = 0x1p-126f;
-    const float logarithm = LogUnit<T>::Log(y < floor ? floor : y) * LogUnit<T>::kNats;
+    const float logarithm = LogUnit<T>::Log(y < floor_ ? floor_ : y) * LogUnit<T>::kNats;
     const float entropy = fabsf(y) < kLeast ? 0.0f : y * logarithm;
     return {fmaf(-y, x, entropy), y};
   }
+
+ private:
+  float floor_;  // See FloorOf.
 };
 
 struct OfLogProbabilities : Factors {

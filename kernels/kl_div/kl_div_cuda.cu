@@ -12,7 +12,7 @@ int32_t Launch(const FbCall& raw, const row_loss::Call& call, void* workspace) {
   if (params.log_target != 0) {
     return row_loss::Launch(raw, call, OfLogProbabilities(), workspace);
   }
-  return row_loss::Launch(raw, call, OfProbabilities{.floor = FloorOf(params)}, workspace);
+  return row_loss::Launch(raw, call, OfProbabilities(FloorOf(params)), workspace);
 }
 
 }  // namespace
