@@ -42,11 +42,11 @@ Kernel<Function> KernelOf(Mode mode, int32_t dtype, bool alike) {
   });
 }
 
-// Enqueues a call that is not empty. `workspace` is of WorkspaceBytes.
-template <typename C = DefaultCut, typename Function>
-int32_t Launch(const FbCall& raw, const Call& call, const Function& function, void* workspace) {
-  const bool alike = RowsAreAlike(raw);
-  const Policy policy = PolicyFor<C>(raw, call.cols);
+// Enqueues a call that is not empty, cut by `policy`, with a kernel for its mode and dtype.
+// `workspace` is of ForwardWorkspaceBytes for that policy.
+template <typename Function>
+int32_t LaunchCut(Kernel<Function> kernel, const Policy& policy, const FbCall& raw,
+                  const Call& call, const Function& function, void* workspace) {
   const bool in_tiles = policy.tiles_per_row > 1 && call.loss != nullptr;
   float* sums = in_tiles ? static_cast<float*>(workspace) : call.loss;
   const auto stream = static_cast<cudaStream_t>(raw.stream);
@@ -54,9 +54,8 @@ int32_t Launch(const FbCall& raw, const Call& call, const Function& function, vo
   const LaunchShape shape = {.blocks = std::min(tiles, kMaxBlocks),
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .stream = stream};
-  const cudaError_t error =
-      LaunchKernel(KernelOf<Function, C>(ModeOf(call), call.dtype, alike), shape, call, function,
-                   tiles, policy.tiles_per_row, policy.tile_units, sums);
+  const cudaError_t error = LaunchKernel(kernel, shape, call, function, tiles, policy.tiles_per_row,
+                                         policy.tile_units, sums);
   if (error != cudaSuccess || !in_tiles) return error;
   constexpr int kThreads = 256;
   const LaunchShape sum_shape = {
@@ -65,6 +64,13 @@ int32_t Launch(const FbCall& raw, const Call& call, const Function& function, vo
       .stream = stream};
   return LaunchKernel(SumTilesKernel, sum_shape, static_cast<const float*>(sums), call.rows,
                       policy.tiles_per_row, call.loss);
+}
+
+// Enqueues a call that is not empty. `workspace` is of ForwardWorkspaceBytes.
+template <typename Function>
+int32_t Launch(const FbCall& raw, const Call& call, const Function& function, void* workspace) {
+  const auto kernel = KernelOf<Function, DefaultCut>(ModeOf(call), call.dtype, RowsAreAlike(raw));
+  return LaunchCut(kernel, PolicyFor<DefaultCut>(raw, call.cols), raw, call, function, workspace);
 }
 
 template <typename Function>
