@@ -24,7 +24,7 @@ using fuseboard::FB_CPU_ISA::StoreBlock;
 using fuseboard::FB_CPU_ISA::SumBlock;
 using fuseboard::FB_CPU_ISA::ViewBlock;
 
-inline constexpr int64_t kBlock = 1024;           // 4 KiB of floats; up to four such are live.
+inline constexpr int64_t kBlock = 1024;           // 4 KiB of floats; up to ten such are live.
 inline constexpr int64_t kGrainElements = 16384;  // Work below this does not pay for a thread.
 
 inline bool IsIgnored(const Call& call, int64_t row) {

@@ -177,12 +177,11 @@ class RowLossRecomputeNode final
 
   static variable_list Compute(const Inputs& inputs) {
     if (!inputs.needs[0]) return variable_list(1);
-    const auto& [input, target, label, inverse_divisor] = inputs.saved;
     return {std::apply(
-        [&, &x = input, &y = target, &rows = label, &inverse = inverse_divisor](
-            const auto&... attribute) {
+        [&](const auto&... attribute) {
           return RowLossOperator<Op, Options...>::CallBackward(
-              inputs.grad, x, y, OptionalOf(rows), inverse, attribute...);
+              inputs.grad, inputs.saved[0], inputs.saved[1], OptionalOf(inputs.saved[2]),
+              inputs.saved[3], attribute...);
         },
         inputs.attributes)};
   }
