@@ -5,7 +5,8 @@
 //   0 < beta < 1   loss = beta P (target - log M) + (1 - beta) Q (input - log M)
 //                  d loss / d input = (1 - beta) Q (input - log M)
 //   beta = 0       loss = P (target - input), KL(P || Q);   d loss / d input = -P
-//   beta = 1       loss = Q (input - target), KL(Q || P);   d loss / d input = Q (input - target + 1)
+//   beta = 1       loss = Q (input - target), KL(Q || P);   d loss / d input = Q (input - target +
+//   1)
 // The ends are not the limits of what is between them, which are 0, but of that over beta and over
 // 1 - beta. A probability of 0 (a logarithm of -inf, or an exponential that underflows) adds 0 to
 // loss and gradient wherever its own factor is 0; so it is infinite only at the ends, where the

@@ -20,9 +20,9 @@
 //           outputs 0 dinput
 //
 // input, target and dinput share one dtype, f32, f16 or bf16. Inputs: any row stride (0 included),
-// scale and label any stride; outputs: rows that do not overlap; column stride 1 or refused. At most 2^30
-// columns; without any, each row's loss is 0. Arithmetic in fp32, one rounding at the end. Two runs
-// are bit-equal.
+// scale and label any stride; outputs: rows that do not overlap; column stride 1 or refused. At
+// most 2^30 columns; without any, each row's loss is 0. Arithmetic in fp32, one rounding at the
+// end. Two runs are bit-equal.
 
 #ifndef KERNELS_ABI_KL_DIV_H_
 #define KERNELS_ABI_KL_DIV_H_
@@ -31,8 +31,8 @@
 
 typedef struct {
   uint32_t struct_size;
-  int32_t log_target;  // 0 or 1.
-  double eps;          // Least probability whose logarithm is taken, >= 0. Not for log_target.
+  int32_t log_target;    // 0 or 1.
+  double eps;            // Least probability whose logarithm is taken, >= 0. Not for log_target.
   int64_t ignore_index;  // Read only if there is a label.
 } FbKlDivParams;
 

@@ -1,4 +1,5 @@
-// tvd: the total variation distance of probabilities, element by element, and its sum over each row.
+// tvd: the total variation distance of probabilities, element by element, and its sum over each
+// row.
 //
 //   loss = |input - target| / 2
 //   d loss / d input = sign(input - target) / 2, 0 where they are equal

@@ -189,7 +189,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
         ClearTile<kMode>(units, row);
       } else {
         const float scale = call.scale == nullptr ? 1.0f : call.scale[index * call.scale_stride];
-        sum = SolveTile<kMode, kUnroll>(function, units, row, scale * function.template GradientFactor<T>());
+        sum = SolveTile<kMode, kUnroll>(function, units, row,
+                                        scale * function.template GradientFactor<T>());
       }
     }
     if constexpr (kSums) {

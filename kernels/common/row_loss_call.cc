@@ -42,11 +42,13 @@ const char* CheckForwardOutputs(const FbCall& call, const FbTensor& input) {
   const FbTensor& losses = call.outputs[1];
   const FbTensor& dinput = call.outputs[2];
   if (!IsAbsent(loss)) {
-    if (const char* why = CheckVector(call, "loss", loss, input.shape[0], VectorStride::kOne)) return why;
+    if (const char* why = CheckVector(call, "loss", loss, input.shape[0], VectorStride::kOne))
+      return why;
     if (const char* why = CheckDType("loss", loss, FB_F32)) return why;
   }
   if (!IsAbsent(losses)) {
-    if (const char* why = CheckOutputMatrix(call, "losses", losses, input.shape[0], input.shape[1])) {
+    if (const char* why =
+            CheckOutputMatrix(call, "losses", losses, input.shape[0], input.shape[1])) {
       return why;
     }
     if (const char* why = CheckDType("losses", losses, FB_F32)) return why;

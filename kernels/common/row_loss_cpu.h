@@ -6,7 +6,8 @@
 //   void operator()(const float* x, const float* y, int64_t n, float* loss, float* gradient) const
 // for a block of elements; `loss` or `gradient` is null where it is not wanted.
 //
-// Rows are taken in tiles, so that a few wide rows use all threads; tiles are added in order, so that results depend neither on the threads nor on the schedule.
+// Rows are taken in tiles, so that a few wide rows use all threads; tiles are added in order, so
+// that results depend neither on the threads nor on the schedule.
 
 #ifndef KERNELS_COMMON_ROW_LOSS_CPU_H_
 #define KERNELS_COMMON_ROW_LOSS_CPU_H_

@@ -89,8 +89,8 @@ class Mixture {
 
   static void StoreLoss(const Block& block, int64_t n, float* loss) {
     for (int64_t i = 0; i < n; ++i) {
-      loss[i] = -block.top[i] * (block.mixture[i] * block.log_mixture[i] +
-                                 block.low_part[i] * block.gap[i]);
+      loss[i] = -block.top[i] *
+                (block.mixture[i] * block.log_mixture[i] + block.low_part[i] * block.gap[i]);
     }
   }
 

@@ -24,13 +24,13 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
   return Launch(*call, row_loss::BackwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
 }
 
-int32_t LoadKernels() { 
-  for (const auto load : {row_loss::LoadKernelsOf<TargetFromInput>,
-                          row_loss::LoadKernelsOf<InputFromTarget>,
-                          row_loss::LoadKernelsOf<Mixture>}) {
+int32_t LoadKernels() {
+  for (const auto load :
+       {row_loss::LoadKernelsOf<TargetFromInput>, row_loss::LoadKernelsOf<InputFromTarget>,
+        row_loss::LoadKernelsOf<Mixture>}) {
     if (const int32_t error = load()) return error;
   }
   return cudaSuccess;
- }
+}
 
 }  // namespace fuseboard::jsd

@@ -92,9 +92,7 @@ TORCH_LIBRARY_IMPL(fuseboard, Meta, m) {
   m.impl("jsd_forward", Jsd::ForwardMeta);
   m.impl("jsd_backward", Jsd::BackwardMeta);
 }
-TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) {
-  m.impl("jsd", Jsd::WithoutAutograd);
-}
+TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) { m.impl("jsd", Jsd::WithoutAutograd); }
 TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) {
   m.impl("jsd", Jsd::Autograd);
   RefuseSecondDerivatives(m, {"jsd_forward", "jsd_backward"});

@@ -60,9 +60,7 @@ TORCH_LIBRARY_IMPL(fuseboard, Meta, m) {
   m.impl("tvd_forward", Tvd::ForwardMeta);
   m.impl("tvd_backward", Tvd::BackwardMeta);
 }
-TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) {
-  m.impl("tvd", Tvd::WithoutAutograd);
-}
+TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) { m.impl("tvd", Tvd::WithoutAutograd); }
 TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) {
   m.impl("tvd", Tvd::Autograd);
   RefuseSecondDerivatives(m, {"tvd_forward", "tvd_backward"});

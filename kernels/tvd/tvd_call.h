@@ -4,8 +4,8 @@
 #ifndef KERNELS_TVD_TVD_CALL_H_
 #define KERNELS_TVD_TVD_CALL_H_
 
-#include "kernels/abi/tvd.h"
 #include "kernels/abi/kernel_abi.h"
+#include "kernels/abi/tvd.h"
 
 namespace fuseboard::tvd {
 

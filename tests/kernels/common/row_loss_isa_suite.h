@@ -60,11 +60,10 @@ inline void ExpectIsasToAgree(const Operation& operation, const CpuBuild& baseli
 // The three builds of the operation in whose namespace this stands: namespaces, of which each build
 // has its own, are no template arguments.
 #if defined(FB_HAVE_X86_ISAS)
-#define FB_EXPECT_ISAS_TO_AGREE(operation)                                               \
-  ::fuseboard::row_loss::ExpectIsasToAgree(operation,                                    \
-                                           {baseline::ForwardCpu, baseline::BackwardCpu}, \
-                                           {avx2::ForwardCpu, avx2::BackwardCpu},         \
-                                           {avx512::ForwardCpu, avx512::BackwardCpu})
+#define FB_EXPECT_ISAS_TO_AGREE(operation)                      \
+  ::fuseboard::row_loss::ExpectIsasToAgree(                     \
+      operation, {baseline::ForwardCpu, baseline::BackwardCpu}, \
+      {avx2::ForwardCpu, avx2::BackwardCpu}, {avx512::ForwardCpu, avx512::BackwardCpu})
 #else
 #define FB_EXPECT_ISAS_TO_AGREE(operation) EXPECT_EQ(DetectCpuIsa(), CpuIsa::kBaseline)
 #endif

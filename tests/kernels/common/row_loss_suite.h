@@ -79,22 +79,20 @@ class Suite {
 
   // A forward whose outputs are absent.
   testing::KernelCall ForwardCall(const Case& c) const {
-    return {
-        FB_FORWARD,
-        {Distribution(c, 1, operation_.of_probabilities[0]),
-         Distribution(c, 2, operation_.of_probabilities[1]), testing::TestTensor(), Label(c)},
-        {{}, {}, {}},
-        operation_.params};
+    return {FB_FORWARD,
+            {Distribution(c, 1, operation_.of_probabilities[0]),
+             Distribution(c, 2, operation_.of_probabilities[1]), testing::TestTensor(), Label(c)},
+            {{}, {}, {}},
+            operation_.params};
   }
 
   testing::KernelCall BackwardCall(const Case& c) const {
     const testing::KernelCall forward = ForwardCall(c);
-    return {
-        FB_BACKWARD,
-        {testing::TestTensor(FB_F32, {c.rows, c.cols}, c.in_layout).FillNormal(3),
-         forward.inputs[0], forward.inputs[1], forward.inputs[3]},
-        {testing::TestTensor(c.dtype, {c.rows, c.cols}, c.out_layout)},
-        operation_.params};
+    return {FB_BACKWARD,
+            {testing::TestTensor(FB_F32, {c.rows, c.cols}, c.in_layout).FillNormal(3),
+             forward.inputs[0], forward.inputs[1], forward.inputs[3]},
+            {testing::TestTensor(c.dtype, {c.rows, c.cols}, c.out_layout)},
+            operation_.params};
   }
 
   void Run(testing::KernelCall* call) const {

@@ -41,9 +41,8 @@ Terms Reference(double beta, double x, double y) {
   // By the larger of the two, as both probabilities may underflow in their mixture.
   const double top = std::max(x, y);
   const double m =
-      std::isinf(top)
-          ? top
-          : top + std::log(beta * std::exp(y - top) + (1.0 - beta) * std::exp(x - top));
+      std::isinf(top) ? top
+                      : top + std::log(beta * std::exp(y - top) + (1.0 - beta) * std::exp(x - top));
   const double of_target = Term(beta * p, y - m);
   const double of_input = Term((1.0 - beta) * q, x - m);
   // The logarithm of the mixture over the larger one is rounded in steps of 6e-8.

@@ -66,8 +66,7 @@ TEST(KlDivRejectTest, NamesTheTensorAndBothValues) {
   EXPECT_EQ(with_input(FB_FORWARD, 2, TestTensor(FB_F32, {4})), "scale: want shape [3], got [4]");
   EXPECT_EQ(with_input(FB_FORWARD, 2, TestTensor(FB_F16, {3})), "scale: want f32, got f16");
   EXPECT_EQ(with_input(FB_FORWARD, 3, TestTensor(FB_I64, {4})), "label: want shape [3], got [4]");
-  EXPECT_EQ(with_input(FB_BACKWARD, 3, TestTensor(FB_F32, {3})),
-            "label: want i64 or i32, got f32");
+  EXPECT_EQ(with_input(FB_BACKWARD, 3, TestTensor(FB_F32, {3})), "label: want i64 or i32, got f32");
   EXPECT_EQ(with_output(FB_FORWARD, 0, TestTensor(FB_BF16, {3})), "loss: want f32, got bf16");
   EXPECT_EQ(with_output(FB_FORWARD, 1, TestTensor(FB_F32, {3, 8})),
             "losses: want no other output beside them, got loss");

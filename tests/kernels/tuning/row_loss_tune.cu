@@ -15,7 +15,8 @@
 namespace fuseboard::row_loss {
 namespace {
 
-constexpr int64_t kBytes = int64_t{512} << 20;  // Of each matrix: ten times the L2 cache of an H200.
+constexpr int64_t kBytes = int64_t{512}
+                           << 20;  // Of each matrix: ten times the L2 cache of an H200.
 constexpr int64_t kElements = int64_t{1} << 27;
 constexpr int64_t kMaxRows = kElements / 64;
 
@@ -59,9 +60,9 @@ template <typename C, typename T, typename Function>
 void Print(const Bench& bench, const Problem& p, const Function& function) {
   constexpr int32_t kDType = sizeof(T) == 4 ? FB_F32 : FB_BF16;
   constexpr int kLanes = kPackLanes<T>;
-  const Kernel<Function> kernel =
-      p.with_gradient ? RowLossKernel<Function, T, kLanes, Mode::kGradient, C>
-                      : RowLossKernel<Function, T, kLanes, Mode::kLoss, C>;
+  const Kernel<Function> kernel = p.with_gradient
+                                      ? RowLossKernel<Function, T, kLanes, Mode::kGradient, C>
+                                      : RowLossKernel<Function, T, kLanes, Mode::kLoss, C>;
   const double us = tuning::MedianUs([&](int turn) {
     const Tensors tensors(bench, p, kDType, turn);
     FbCall raw = bench.call;

@@ -20,9 +20,7 @@ Terms Distance(double x, double y) {
 
 class TvdTest : public ::testing::TestWithParam<int> {
  protected:
-  Suite Probabilities() const {
-    return {{"tvd", &params_, {true, true}, Distance}, GetParam()};
-  }
+  Suite Probabilities() const { return {{"tvd", &params_, {true, true}, Distance}, GetParam()}; }
 
  private:
   FbTvdParams params_ = {sizeof(FbTvdParams), row_loss::kIgnoredLabel};
@@ -34,9 +32,7 @@ TEST_P(TvdTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
 
 TEST_P(TvdTest, RowsMayLieAnywhere) { row_loss::ExpectAllLayouts(Probabilities()); }
 
-TEST_P(TvdTest, IgnoredRowsAreZeroAndNotRead) {
-  row_loss::ExpectLabelsToBeObeyed(Probabilities());
-}
+TEST_P(TvdTest, IgnoredRowsAreZeroAndNotRead) { row_loss::ExpectLabelsToBeObeyed(Probabilities()); }
 
 TEST_P(TvdTest, RowsAreCountedBeyondSixteenBits) { row_loss::ExpectManyRows(Probabilities()); }
 
@@ -49,8 +45,10 @@ TEST_P(TvdTest, EqualElementsHaveNeitherLossNorGradient) {
     call.outputs[0] = TestTensor(FB_F32, {2});
     call.outputs[2] = TestTensor(dtype, {2, 300});
     suite.Run(&call);
-    testing::ExpectClose(call.outputs[0], [](auto, auto) { return 0.0; }, 0.0);
-    testing::ExpectClose(call.outputs[2], [](auto, auto) { return 0.0; }, 0.0);
+    testing::ExpectClose(
+        call.outputs[0], [](auto, auto) { return 0.0; }, 0.0);
+    testing::ExpectClose(
+        call.outputs[2], [](auto, auto) { return 0.0; }, 0.0);
   }
 }
 
