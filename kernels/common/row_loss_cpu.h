@@ -115,7 +115,7 @@ int32_t Run(const FbCall& raw, const Call& call, const Function& function, void*
   const int64_t tile_cols = call.cols < kCpuTile ? call.cols : kCpuTile;
   const int64_t grain = tile_cols >= kGrainElements ? 1 : kGrainElements / (tile_cols + 1) + 1;
   DispatchFloat(call.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+    using T = decltype(tag)::type;
     ParallelFor(raw, call.rows * tiles, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = tiles == 1 ? i : i / tiles;

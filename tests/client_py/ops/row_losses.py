@@ -37,6 +37,13 @@ class RowLoss:
         softmax = torch.softmax if self.of_probabilities[index] else torch.log_softmax
         return softmax(logits, -1).to(dtype)
 
+    def largest_probability(self, index, values):
+        """Of an input (index 0) or target (1)."""
+        if not values.numel():
+            return 0.0
+        largest = values.detach().double().max()
+        return (largest if self.of_probabilities[index] else largest.exp()).item()
+
     def pair(self, shape, dtype=torch.float32, device="cpu"):
         """A leaf and its target."""
         return (
@@ -110,12 +117,16 @@ def labels(rows, device="cpu", ignored=0.4):
     return label
 
 
-def assert_close_to_largest(got, want, dtype=None):
-    """Compares with float64 at the tolerance of `dtype` (default: got's), relative to the largest value."""
+def assert_close_to_largest(got, want, dtype=None, floor=1e-30):
+    """Compares with float64 at the tolerance of `dtype` (default: got's), relative to the largest value.
+
+    `floor` is the least that values count as: of differences that may be exactly 0, the size of what they are
+    differences of.
+    """
     assert got.shape == want.shape
     if not want.numel():
         return
-    scale = want.abs().max().clamp(min=1e-30)
+    scale = want.abs().max().clamp(min=floor)
     tolerance = TOLERANCE[dtype or got.dtype]
     torch.testing.assert_close(got.double() / scale, want / scale, rtol=tolerance, atol=tolerance)
 
@@ -124,7 +135,8 @@ def compare(loss, x, y, kernel, reduction, label=None):
     """Loss and gradient against float64 on the same inputs, which stay as they are."""
     before = x.detach().clone(), y.clone()
     # Large enough that f16's gradients are normal numbers whatever the loss was divided by.
-    upstream = 1.7 * max(1, loss.divisor(x, label, reduction))
+    divisor = max(1, loss.divisor(x, label, reduction))
+    upstream = 1.7 * divisor
     value = loss.call(x, y, label, reduction, kernel)
     (got,) = torch.autograd.grad(value.sum() * upstream, x)
     x64 = x.detach().double().requires_grad_()
@@ -132,9 +144,11 @@ def compare(loss, x, y, kernel, reduction, label=None):
     (want,) = torch.autograd.grad(value64.sum() * upstream, x64)
     assert value.dtype == (torch.float64 if x.dtype == torch.float64 else torch.float32)
     assert got.dtype == x.dtype
-    # The loss is f32 whatever the inputs are.
-    assert_close_to_largest(value, value64.detach(), torch.float32)
-    assert_close_to_largest(got, want)
+    # Loss and gradient are made of probabilities, and a row's add up to 1. The loss is f32 whatever the inputs are.
+    largest = max(loss.largest_probability(index, t) for index, t in enumerate((x, y)))
+    total = largest if reduction == NONE else math.prod(x.shape[:-1]) / divisor
+    assert_close_to_largest(value, value64.detach(), torch.float32, 0.05 * total)
+    assert_close_to_largest(got, want, floor=0.05 * largest)
     if label is not None:
         assert (got[label == IGNORED] == 0).all()
         if reduction == NONE:

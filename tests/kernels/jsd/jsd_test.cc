@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@ using row_loss::Suite;
 using row_loss::Terms;
 using testing::KernelCall;
 using testing::TestTensor;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // 0 where f32 has none.
 double Probability(double logarithm) {
@@ -125,7 +128,7 @@ TEST_P(JsdTest, SpecialValuesGiveTheLimits) {
   for (const double beta : {0.0, 0.3, 1.0}) {
     for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
       const Suite suite = OfBeta(beta);
-      const double values[] = {-INFINITY, -200.0, -2.0, 0.0, nan};
+      const double values[] = {-kInfinity, -200.0, -2.0, 0.0, nan};
       KernelCall call = suite.ForwardCall({.rows = 5, .cols = 5, .dtype = dtype});
       call.inputs[0].Fill([&](auto r, auto) { return values[r]; });
       call.inputs[1].Fill([&](auto, auto i) { return values[i]; });

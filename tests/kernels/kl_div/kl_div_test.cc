@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/kernels/common/row_loss_suite.h"
 
 namespace fuseboard::kl_div {
@@ -12,6 +14,8 @@ using row_loss::Suite;
 using row_loss::Terms;
 using testing::KernelCall;
 using testing::TestTensor;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Terms OfProbabilities(double eps, double x, double y) {
   const double entropy = y == 0.0 ? 0.0 : y * std::log(std::max(y, eps));
@@ -75,12 +79,12 @@ TEST_P(KlDivTest, SpecialValuesGiveWhatTheyGiveNatively) {
   };
   const double nan = std::nan("");
   const std::vector<Element> probabilities = {
-      {-2.0, 0.0, 0.0},          {-INFINITY, 0.5, INFINITY}, {-INFINITY, 0.0, nan}, {nan, 0.0, nan},
+      {-2.0, 0.0, 0.0},          {-kInfinity, 0.5, kInfinity}, {-kInfinity, 0.0, nan}, {nan, 0.0, nan},
       {-2.0, nan, nan},          {-2.0, -0.5, nan},          {-2.0, 1.0, 2.0},      {0.0, 1.0, 0.0},
-      {-2.0, INFINITY, INFINITY}};
+      {-2.0, kInfinity, kInfinity}};
   const std::vector<Element> log_probabilities = {
-      {-2.0, -INFINITY, nan},     {-INFINITY, -INFINITY, nan},
-      {-INFINITY, 0.0, INFINITY}, {nan, -1.0, nan},
+      {-2.0, -kInfinity, nan},     {-kInfinity, -kInfinity, nan},
+      {-kInfinity, 0.0, kInfinity}, {nan, -1.0, nan},
       {-2.0, nan, nan},           {-2.0, 0.0, 2.0},
       {-2.0, -200.0, 0.0}};
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
