@@ -78,15 +78,22 @@ TEST_P(KlDivTest, SpecialValuesGiveWhatTheyGiveNatively) {
     double loss;
   };
   const double nan = std::nan("");
-  const std::vector<Element> probabilities = {
-      {-2.0, 0.0, 0.0},          {-kInfinity, 0.5, kInfinity}, {-kInfinity, 0.0, nan}, {nan, 0.0, nan},
-      {-2.0, nan, nan},          {-2.0, -0.5, nan},          {-2.0, 1.0, 2.0},      {0.0, 1.0, 0.0},
-      {-2.0, kInfinity, kInfinity}};
-  const std::vector<Element> log_probabilities = {
-      {-2.0, -kInfinity, nan},     {-kInfinity, -kInfinity, nan},
-      {-kInfinity, 0.0, kInfinity}, {nan, -1.0, nan},
-      {-2.0, nan, nan},           {-2.0, 0.0, 2.0},
-      {-2.0, -200.0, 0.0}};
+  const std::vector<Element> probabilities = {{-2.0, 0.0, 0.0},
+                                              {-kInfinity, 0.5, kInfinity},
+                                              {-kInfinity, 0.0, nan},
+                                              {nan, 0.0, nan},
+                                              {-2.0, nan, nan},
+                                              {-2.0, -0.5, nan},
+                                              {-2.0, 1.0, 2.0},
+                                              {0.0, 1.0, 0.0},
+                                              {-2.0, kInfinity, kInfinity}};
+  const std::vector<Element> log_probabilities = {{-2.0, -kInfinity, nan},
+                                                  {-kInfinity, -kInfinity, nan},
+                                                  {-kInfinity, 0.0, kInfinity},
+                                                  {nan, -1.0, nan},
+                                                  {-2.0, nan, nan},
+                                                  {-2.0, 0.0, 2.0},
+                                                  {-2.0, -200.0, 0.0}};
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const bool log_target : {false, true}) {
       const Suite suite = log_target ? LogProbabilities() : Probabilities();
