@@ -42,8 +42,9 @@ const char* CheckForwardOutputs(const FbCall& call, const FbTensor& input) {
   const FbTensor& losses = call.outputs[1];
   const FbTensor& dinput = call.outputs[2];
   if (!IsAbsent(loss)) {
-    if (const char* why = CheckVector(call, "loss", loss, input.shape[0], VectorStride::kOne))
+    if (const char* why = CheckVector(call, "loss", loss, input.shape[0], VectorStride::kOne)) {
       return why;
+    }
     if (const char* why = CheckDType("loss", loss, FB_F32)) return why;
   }
   if (!IsAbsent(losses)) {

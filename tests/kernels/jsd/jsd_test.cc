@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,6 @@
 namespace fuseboard::jsd {
 namespace {
 
-using row_loss::Case;
 using row_loss::Suite;
 using row_loss::Terms;
 using testing::KernelCall;
@@ -92,8 +92,8 @@ TEST_P(JsdTest, RowsAreCountedBeyondSixteenBits) { row_loss::ExpectManyRows(OfBe
 
 // Logits [0, -200, 0] and [0, -200, 1]: the second probability underflows on both sides.
 TEST_P(JsdTest, UnderflowOnBothSidesAddsNothing) {
-  const double input_lse = std::log(2.0);
-  const double target_lse = std::log(1.0 + std::exp(1.0));
+  const double input_lse = std::numbers::ln2;
+  const double target_lse = std::log(1.0 + std::numbers::e);
   const std::pair<double, double> wants[] = {{0.0, 0.110944}, {0.5, 0.028535}, {1.0, 0.120115}};
   for (const auto& [beta, want] : wants) {
     const Suite suite = OfBeta(beta);
