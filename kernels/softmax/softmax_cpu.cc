@@ -1,11 +1,11 @@
 // Softmax on the CPU, compiled once per instruction set. Rows go through blocks of floats that stay
-// in the L1 cache; the compiler vectorises the loops over a block. Sums run in kLanes interleaved
-// parts within a block and in double across blocks, so that their order is the same for every
-// instruction set and number of threads.
+// in the L1 cache; the compiler vectorises the loops over a block. Sums have one order for every
+// instruction set and number of threads (cpu_sum.h).
 
 #include "kernels/softmax/softmax_cpu.h"
 
 #include "kernels/common/cpu_float.h"
+#include "kernels/common/cpu_sum.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/parallel.h"
 #include "kernels/softmax/softmax_call.h"
@@ -45,18 +45,6 @@ float MaxOf(const float* values, int64_t n) {
   return max;
 }
 
-double SumOf(const float* values, int64_t n) {
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += values[i + lane];
-  }
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += values[i];
-  double sum = 0.0;
-  for (const float lane : lanes) sum += static_cast<double>(lane);
-  return sum;
-}
-
 // The maximum of a row, and the sum of the exponentials of what is below it.
 struct RowStats {
   float max;
@@ -77,7 +65,7 @@ RowStats StatsOf(const T* x, int64_t cols) {
     const int64_t n = BlockLength(at, cols);
     const float* values = ViewBlock(x + at, buffer, n);
     for (int64_t i = 0; i < n; ++i) buffer[i] = ExpNonPositive(values[i] - max);
-    sum += SumOf(buffer, n);
+    sum += SumBlock(buffer, n);
   }
   return {max, static_cast<float>(sum)};
 }
@@ -110,7 +98,7 @@ void BackwardRow(const Call& call, int64_t row) {
     const float* dys = ViewBlock(dy + at, dy_buffer, n);
     const float* ys = ViewBlock(y + at, y_buffer, n);
     for (int64_t i = 0; i < n; ++i) result[i] = dys[i] * ys[i];
-    sum += SumOf(result, n);
+    sum += SumBlock(result, n);
   }
   const auto dot = static_cast<float>(sum);
   for (int64_t at = 0; at < call.cols; at += kBlock) {

@@ -1,57 +1,19 @@
 #include "kernels/torch/fused_linear_cross_entropy_nodes.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include "kernels/torch/fused_linear_cross_entropy.h"
-#include "kernels/torch/scale_gradients.h"
+#include "kernels/torch/scaled_gradients_node.h"
 
 namespace fuseboard::torch_binding {
 namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-constexpr const char* kNodeName = "FuseboardFusedLinearCrossEntropyBackward";
 
-// The forward made the gradients: scale them.
-class ScaledGradientsNode final : public SavedNode<ScaledGradientsNode, 3, 3, std::tuple<int64_t>> {
- public:
-  std::string name() const override { return kNodeName; }
-
-  static variable_list Compute(const Inputs& inputs) {
-    std::vector<Tensor> needed;
-    for (size_t i = 0; i < inputs.needs.size(); ++i) {
-      if (inputs.needs[i]) needed.push_back(inputs.saved[i]);
-    }
-    {
-      const c10::AutoGradMode no_grad(false);
-      ScaleGradients(needed, inputs.grad, inputs.may_overwrite_saved,
-                     std::get<0>(inputs.attributes));
-    }
-    variable_list result(inputs.needs.size());
-    auto next = needed.begin();
-    for (size_t i = 0; i < result.size(); ++i) {
-      if (inputs.needs[i]) result[i] = std::move(*next++);
-    }
-    return result;
-  }
-
-  variable_list apply(variable_list&& grads) override {
-    variable_list result = SavedNode::apply(std::move(grads));
-    if (c10::GradMode::is_enabled()) RefuseSecondDerivative(result);
-    return result;
-  }
-
- private:
-  // Without this, a second derivative would lack its terms in silence.
-  void RefuseSecondDerivative(const variable_list& gradients) const {
-    auto refusal = std::make_shared<torch::autograd::Error>(
-        "derivative for fuseboard::fused_linear_cross_entropy_backward is not implemented",
-        torch::autograd::edge_list(next_edges()));
-    for (const Tensor& gradient : gradients) {
-      if (gradient.defined()) torch::autograd::set_history(gradient, refusal);
-    }
-  }
+struct LinearLossOp {
+  static constexpr const char* kNodeName = "FuseboardFusedLinearCrossEntropyBackward";
+  static constexpr const char* kBackward = "fused_linear_cross_entropy_backward";
 };
 
 // The forward kept the log-sum-exp only: compute the logits again.
@@ -59,7 +21,7 @@ class RecomputeNode final : public SavedNode<RecomputeNode, 7, 3,
                                              std::tuple<int64_t, double, double, double, double,
                                                         bool, int64_t, int64_t, int64_t, int64_t>> {
  public:
-  std::string name() const override { return kNodeName; }
+  std::string name() const override { return LinearLossOp::kNodeName; }
 
   static variable_list Compute(const Inputs& inputs) {
     static const auto op =
@@ -104,7 +66,7 @@ void RecordLinearLoss(const LinearLossForwardResult& result, const Tensor& hidde
                       const OptionalTensor& class_weight, const LinearLossAttributes& attributes) {
   const auto& [loss, z_loss, lse, inverse_divisor, dhidden, dweight, dbias] = result;
   if (HasGradientInForward(hidden.scalar_type(), attributes.reduction)) {
-    const auto node = NewNode<ScaledGradientsNode>(hidden, weight, bias);
+    const auto node = NewNode<ScaledGradientsNode<LinearLossOp, 3>>(hidden, weight, bias);
     node->SetAttributes({attributes.kernel});
     if (hidden.requires_grad()) node->Save(0, dhidden);
     if (weight.requires_grad()) node->Save(1, dweight);

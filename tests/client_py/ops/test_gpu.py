@@ -16,6 +16,7 @@ from tests.client_py.ops.reference import (
     cross_entropy,
     linear_cross_entropy,
 )
+from tests.client_py.ops.row_losses import jsd, kl_div, tvd
 
 pytestmark = pytest.mark.gpu
 ROWS, WIDTH, VOCAB = 48, 64, 1000
@@ -81,9 +82,23 @@ def cases(device="cuda"):
             (x, head),
             target,
         ),
+        **row_loss_cases(target, device),
     }
 
 
+def row_loss_cases(target, device):
+    """The same of the losses of two matrices; reduction 3 is batchmean."""
+
+    def case(loss):
+        y = loss.distribution(1, (ROWS, VOCAB), device=device)
+        kernel = load(loss.operation)
+        x = loss.distribution(0, (ROWS, VOCAB), device=device).requires_grad_()
+        return lambda a: loss.call(a, y, target, 3, kernel) * 3, (x,), target
+
+    return {loss.operation: case(loss) for loss in ROW_LOSSES}
+
+
+ROW_LOSSES = [kl_div(log_target=True), jsd(0.3), tvd()]
 NAMES = [
     "rms_norm",
     "swiglu",
@@ -94,6 +109,7 @@ NAMES = [
     "modulated_rms_norm",
     "cross_entropy",
     "fused_linear_cross_entropy",
+    *(loss.operation for loss in ROW_LOSSES),
 ]
 
 
