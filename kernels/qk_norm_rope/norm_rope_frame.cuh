@@ -16,6 +16,8 @@ struct SidePlan {
   Policy policy;
   Tiles tiles;
   int64_t blocks;
+  int64_t rows;
+  int64_t features;    // Elements of a row.
   float* partials;     // Backward: [blocks, features] sums for dweight, or NULL.
   bool tokens_inside;  // Positions lie closer than heads: neighbouring threads take them.
 };

@@ -41,7 +41,7 @@ template <typename C>
 bool Fits(const FbCall& raw, const Call& call, BackwardPlan* b) {
   Plan plan = PlanOf(call, 16 / BytesOf(call.dtype));
   if (!CutSides<C>(call, &plan)) return false;
-  ShareBlocks(call, {plan.side[0].tiles.count, plan.side[1].tiles.count},
+  ShareBlocks({plan.side[0].tiles.count, plan.side[1].tiles.count},
               int64_t{raw.sm_count} * C::kBlocksPerSm, &plan);
   b->plan = plan;
   b->threads = dim3(C::kThreads);
@@ -66,16 +66,15 @@ BackwardPlan BackwardPlanOf(const FbCall& raw, const Call& call) {
   BackwardPlan b = {};
   b.form = CutForm(raw, call, &b);
   if (b.form != Form::kLooping) return b;
-  const LoopingPolicy policy = LoopingPolicyOf(call);
-  const int64_t features =
-      std::max(FeaturesOf(call, call.side[0]), FeaturesOf(call, call.side[1]));
   b.plan = PlanOf(call, 1);
+  const LoopingPolicy policy = LoopingPolicyOf(b.plan);
+  const SidePlan(&side)[2] = b.plan.side;
   b.threads = dim3(policy.threads_per_row, policy.rows_per_block);
-  ShareBlocks(call,
-              {CeilDiv(RowsOf(call, call.side[0]), policy.rows_per_block),
-               CeilDiv(RowsOf(call, call.side[1]), policy.rows_per_block)},
-              LoopingBlocks(policy, features, int64_t{raw.sm_count} * kLoopingBlocksPerSm),
-              &b.plan);
+  ShareBlocks(
+      {CeilDiv(side[0].rows, policy.rows_per_block), CeilDiv(side[1].rows, policy.rows_per_block)},
+      LoopingBlocks(policy, std::max(side[0].features, side[1].features),
+                    int64_t{raw.sm_count} * kLoopingBlocksPerSm),
+      &b.plan);
   for (int i = 0; i < 2; ++i) b.sums[i] = b.plan.side[i].blocks * policy.rows_per_block;
   return b;
 }
@@ -92,9 +91,9 @@ cudaError_t SumWeights(const FbCall& raw, const Call& call, const BackwardPlan& 
     const Side& side = call.side[i];
     // A sum over no rows is 0.
     if (IsAbsent(side.dweight) || FeaturesOf(call, side) == 0) continue;
-    const cudaError_t error = LaunchSumPartials(b.plan.side[i].partials, b.sums[i],
-                                                FeaturesOf(call, side), side.dweight, dependent,
-                                                raw.stream);
+    const cudaError_t error =
+        LaunchSumPartials(b.plan.side[i].partials, b.sums[i], FeaturesOf(call, side), side.dweight,
+                          dependent, raw.stream);
     if (error != cudaSuccess) return error;
     dependent = false;  // The next one's predecessor is this, which allows no early launch.
   }
@@ -120,9 +119,8 @@ int32_t BackwardCuda(const FbCall* raw, void* workspace) {
   }
   const int64_t blocks = b.plan.side[0].blocks + b.plan.side[1].blocks;
   if (blocks > 0) {
-    const LaunchShape shape = {.blocks = blocks,
-                               .threads = b.threads,
-                               .stream = static_cast<cudaStream_t>(raw->stream)};
+    const LaunchShape shape = {
+        .blocks = blocks, .threads = b.threads, .stream = static_cast<cudaStream_t>(raw->stream)};
     const Kernel kernel = SelectKernel(call.dtype, call.dtype == call.result_dtype, b.form);
     const cudaError_t error = LaunchKernel(kernel, shape, call, b.plan);
     if (error != cudaSuccess) return error;

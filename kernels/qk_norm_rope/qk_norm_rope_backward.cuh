@@ -53,8 +53,8 @@ __device__ __forceinline__ RowSums<2> SumProducts(const float (&x)[2][kLanes],
 template <typename X, int kLanes>
 __device__ __forceinline__ void BackwardRuns(const Norm& norm, const RowFactors& row,
                                              const float (&dv)[2][kLanes],
-                                             const float (&scale)[2][kLanes],
-                                             float (&x)[2][kLanes], float (&dscale)[2][kLanes]) {
+                                             const float (&scale)[2][kLanes], float (&x)[2][kLanes],
+                                             float (&dscale)[2][kLanes]) {
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     float n[kLanes];
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   const Place place = PlaceOf<kLanes, kWithin>(r, plan, plans.slots);
   const int step = plan.policy.head_lanes;
   const int heads = static_cast<int>(side.x.count);
-  const float inverse_features = 1.0f / static_cast<float>(FeaturesOf(call, side));
+  const float inverse_features = 1.0f / static_cast<float>(plan.features);
 
   float scale[2][kLanes];
   if (!kAllHeads) LoadScale<kLanes>(side.weight, norm.offset, 0, place.slot, scale);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   }
   if (plan.partials == nullptr) return;
 
-  float* partial = plan.partials + block.index * FeaturesOf(call, side);
+  float* partial = plan.partials + block.index * plan.features;
   const int group = plan.policy.width * (kAllHeads ? step : 1);
 #pragma unroll
   for (int u = 0; u < (kAllHeads ? C::kUnroll : 1); ++u) {

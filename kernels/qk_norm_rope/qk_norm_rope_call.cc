@@ -127,8 +127,7 @@ Call CallOf(const FbCall& call, const Inputs& in, FbPhase phase) {
                  .round_normed = params.casting == FB_CASTING_LLAMA,
                  .round_scaled = params.casting != FB_CASTING_NONE,
                  .all_heads = params.all_heads != 0};
-  result.rotation =
-      RotationOf(in.x[0], in.cos[0], in.cos[1], params.rope, phase == FB_BACKWARD);
+  result.rotation = RotationOf(in.x[0], in.cos[0], in.cos[1], params.rope, phase == FB_BACKWARD);
   if (!result.norm.round_scaled || result.result_dtype != result.dtype) {
     result.rotation.round_products = false;
   }
@@ -149,8 +148,7 @@ const char* RejectForward(const FbCall* call, int32_t device_type) {
   if (const char* why = CheckInputs(*call, in)) return why;
   for (int i = 0; i < 2; ++i) {
     const FbTensor x = WithDType(in.x[i], ResultDType(*call, in));
-    if (const char* why =
-            CheckOutputHeads(*call, kNames[i].y, call->outputs[i], kNames[i].x, x)) {
+    if (const char* why = CheckOutputHeads(*call, kNames[i].y, call->outputs[i], kNames[i].x, x)) {
       return why;
     }
   }

@@ -186,9 +186,8 @@ void BackwardPosition(const Call& call, const Position& at, float* const (&sums)
   PositionFactors factors(call.rotation, at.batch, at.position);
   for (int i = 0; i < 2; ++i) {
     const Side& side = call.side[i];
-    ForEachRow(call, side, [&](const Row& row) {
-      BackwardRow<X, Y>(call, side, at, row, &factors, sums[i]);
-    });
+    ForEachRow(call, side,
+               [&](const Row& row) { BackwardRow<X, Y>(call, side, at, row, &factors, sums[i]); });
   }
 }
 

@@ -42,17 +42,16 @@ Form CutForm(const Call& call, Plan* plan) {
 
 int32_t ForwardCuda(const FbCall* raw, void* /*workspace*/) {
   const Call call = ForwardOf(*raw);
-  const int64_t rows[2] = {RowsOf(call, call.side[0]), RowsOf(call, call.side[1])};
-  if (rows[0] + rows[1] == 0) return cudaSuccess;
   Plan plan = PlanOf(call, 16 / BytesOf(call.dtype));
+  if (plan.side[0].rows + plan.side[1].rows == 0) return cudaSuccess;
   const Form form = CutForm(call, &plan);
   dim3 threads(ForwardCut::kThreads);
   if (form == Form::kLooping) {
     plan = PlanOf(call, 1);
-    const LoopingPolicy policy = LoopingPolicyOf(call);
+    const LoopingPolicy policy = LoopingPolicyOf(plan);
     threads = dim3(policy.threads_per_row, policy.rows_per_block);
-    for (int i = 0; i < 2; ++i) {
-      plan.side[i].blocks = std::min(CeilDiv(rows[i], policy.rows_per_block), kMaxBlocks);
+    for (SidePlan& side : plan.side) {
+      side.blocks = std::min(CeilDiv(side.rows, policy.rows_per_block), kMaxBlocks);
     }
   } else {
     for (SidePlan& side : plan.side) side.blocks = std::min(side.tiles.count, kMaxBlocks);

@@ -14,8 +14,7 @@ namespace fuseboard::qk_norm_rope {
 // (x / rms, rounded where the model rounds) * scale, rounded likewise.
 template <typename X, typename Y, int kLanes>
 __device__ __forceinline__ void Normalise(const Norm& norm, float rstd,
-                                          const float (&scale)[2][kLanes],
-                                          float (&x)[2][kLanes]) {
+                                          const float (&scale)[2][kLanes], float (&x)[2][kLanes]) {
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
 #pragma unroll
@@ -45,8 +44,8 @@ __device__ __forceinline__ void SumSquares(const Runs<X, kLanes, kHeads>& in, co
       for (int i = 0; i < kLanes; ++i) square[j] += x[j][i] * x[j][i];
     }
     const bool counts = !kAllHeads || turn.Has(u);
-    sums[u].value[0] = (place.has[0] && counts ? square[0] : 0.0f) +
-                       (place.has[1] && counts ? square[1] : 0.0f);
+    sums[u].value[0] =
+        (place.has[0] && counts ? square[0] : 0.0f) + (place.has[1] && counts ? square[1] : 0.0f);
   }
 }
 
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   const Place place = PlaceOf<kLanes, kWithin>(r, plan, plans.slots);
   const int step = plan.policy.head_lanes;
   const int heads = static_cast<int>(side.x.count);
-  const float inverse_features = 1.0f / static_cast<float>(FeaturesOf(call, side));
+  const float inverse_features = 1.0f / static_cast<float>(plan.features);
 
   float scale[2][kLanes];
   if (!kAllHeads) LoadScale<kLanes>(side.weight, norm.offset, 0, place.slot, scale);

@@ -44,8 +44,8 @@ bool CutSides(const Call& call, Plan* plan) {
   const Rotation& r = call.rotation;
   for (int i = 0; i < 2; ++i) {
     const Side& side = call.side[i];
-    if (RowsOf(call, side) == 0) continue;
     SidePlan& cut = plan->side[i];
+    if (cut.rows == 0) continue;
     cut.policy = SelectPolicy<C>(plan->slots, side.x.count, r.positions, call.norm.all_heads);
     if (cut.policy.width == 0) return false;
     cut.tiles = TilesOf(cut.policy.token_lanes, r.batch, r.positions);
@@ -58,20 +58,22 @@ inline Plan PlanOf(const Call& call, int lanes) {
   Plan plan = {};
   plan.slots = SlotsOf(call.rotation, lanes);
   plan.table_runs = HasTableRuns(call.rotation, lanes);
+  for (int i = 0; i < 2; ++i) {
+    plan.side[i].rows = RowsOf(call, call.side[i]);
+    plan.side[i].features = FeaturesOf(call, call.side[i]);
+  }
   return plan;
 }
 
 // Both sides of a looping kernel have one shape of block.
-inline LoopingPolicy LoopingPolicyOf(const Call& call) {
-  return SelectLooping(
-      std::max(FeaturesOf(call, call.side[0]), FeaturesOf(call, call.side[1])));
+inline LoopingPolicy LoopingPolicyOf(const Plan& plan) {
+  return SelectLooping(std::max(plan.side[0].features, plan.side[1].features));
 }
 
 // Fills `blocks` of both sides: `resident` of them in proportion to the work.
-inline void ShareBlocks(const Call& call, const int64_t (&tiles)[2], int64_t resident, Plan* plan) {
-  const Blocks blocks =
-      SplitBlocks(resident, tiles, {RowsOf(call, call.side[0]) * FeaturesOf(call, call.side[0]),
-                                    RowsOf(call, call.side[1]) * FeaturesOf(call, call.side[1])});
+inline void ShareBlocks(const int64_t (&tiles)[2], int64_t resident, Plan* plan) {
+  const auto work = [&](int side) { return plan->side[side].rows * plan->side[side].features; };
+  const Blocks blocks = SplitBlocks(resident, tiles, {work(0), work(1)});
   for (int i = 0; i < 2; ++i) plan->side[i].blocks = blocks.side[i];
 }
 

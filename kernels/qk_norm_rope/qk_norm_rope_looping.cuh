@@ -19,8 +19,8 @@ struct RowAt {
   int64_t head;
   bool active;
 
-  __device__ __forceinline__ RowAt(const Call& call, const Side& side, int64_t row)
-      : active(row < RowsOf(call, side)) {
+  __device__ __forceinline__ RowAt(const Call& call, const Side& side, int64_t rows, int64_t row)
+      : active(row < rows) {
     const int64_t heads = call.norm.all_heads ? 1 : side.x.count;
     const int64_t at = active ? row : 0;
     head = at % heads;
@@ -63,15 +63,15 @@ __global__ void __launch_bounds__(256)
   __shared__ rms_norm::RowSumStorage shared;
   const BlockAt block(plans);
   const Side& side = call.side[block.side];
+  const SidePlan& plan = plans.side[block.side];
   const Rotation& r = call.rotation;
   const Norm& norm = call.norm;
   const int64_t pairs = int64_t{plans.slots} * (norm.all_heads ? side.x.count : 1);
-  const float inverse_features = 1.0f / static_cast<float>(FeaturesOf(call, side));
-  const int64_t step = plans.side[block.side].blocks * blockDim.y;
+  const float inverse_features = 1.0f / static_cast<float>(plan.features);
+  const int64_t step = plan.blocks * blockDim.y;
   int parity = 0;
-  for (int64_t base = block.index * blockDim.y; base < RowsOf(call, side);
-       base += step, parity ^= 1) {
-    const RowAt row(call, side, base + threadIdx.y);
+  for (int64_t base = block.index * blockDim.y; base < plan.rows; base += step, parity ^= 1) {
+    const RowAt row(call, side, plan.rows, base + threadIdx.y);
     const X* in = row.Of<const X>(side.x);
     float square = 0.0f;
     for (int64_t p = threadIdx.x; row.active && p < pairs; p += blockDim.x) {
@@ -106,23 +106,22 @@ __global__ void __launch_bounds__(256)
   AllowDependentLaunch();
   const BlockAt block(plans);
   const Side& side = call.side[block.side];
+  const SidePlan& plan = plans.side[block.side];
   const Rotation& r = call.rotation;
   const Norm& norm = call.norm;
   const int64_t pairs = int64_t{plans.slots} * (norm.all_heads ? side.x.count : 1);
-  const int64_t features = FeaturesOf(call, side);
-  const float inverse_features = 1.0f / static_cast<float>(features);
-  const int64_t step = plans.side[block.side].blocks * blockDim.y;
+  const float inverse_features = 1.0f / static_cast<float>(plan.features);
+  const int64_t step = plan.blocks * blockDim.y;
   const int64_t first_row = block.index * blockDim.y + threadIdx.y;
-  float* partial = plans.side[block.side].partials;
+  float* partial = plan.partials;
   if (partial != nullptr) {
-    partial += first_row * features;
-    for (int64_t i = threadIdx.x; i < features; i += blockDim.x) partial[i] = 0.0f;
+    partial += first_row * plan.features;
+    for (int64_t i = threadIdx.x; i < plan.features; i += blockDim.x) partial[i] = 0.0f;
     __syncthreads();  // Others of the row's threads add to what this one has cleared.
   }
   int parity = 0;
-  for (int64_t base = block.index * blockDim.y; base < RowsOf(call, side);
-       base += step, parity ^= 1) {
-    const RowAt row(call, side, base + threadIdx.y);
+  for (int64_t base = block.index * blockDim.y; base < plan.rows; base += step, parity ^= 1) {
+    const RowAt row(call, side, plan.rows, base + threadIdx.y);
     const X* x_row = row.Of<const X>(side.x);
     const Y* dy_row = row.Of<const Y>(side.upstream);
     const auto load = [&](const PairAt& pair, float(&x)[2][1], float(&dv)[2][1],
@@ -131,8 +130,7 @@ __global__ void __launch_bounds__(256)
       pair.Load(x_row, side.x.head_stride, x);
       pair.Load(dy_row, side.upstream.head_stride, dv);
       LoadScale<1>(side.weight, norm.offset, pair.head * r.dim, slot, scale);
-      const auto factors =
-          LoadRotaryFactors<X, 1, false>(r, false, row.batch, row.position, slot);
+      const auto factors = LoadRotaryFactors<X, 1, false>(r, false, row.batch, row.position, slot);
       Rotate<Y, false>(r, slot, factors, dv);
       if (norm.round_scaled) RoundRuns<Y, 1>(dv);
     };

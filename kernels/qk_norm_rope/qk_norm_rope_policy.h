@@ -128,7 +128,8 @@ struct Blocks {
   int64_t side[2];
 };
 
-constexpr Blocks SplitBlocks(int64_t resident, const int64_t (&tiles)[2], const int64_t (&work)[2]) {
+constexpr Blocks SplitBlocks(int64_t resident, const int64_t (&tiles)[2],
+                             const int64_t (&work)[2]) {
   const int64_t total = work[0] + work[1];
   Blocks blocks = {};
   for (int i = 0; i < 2; ++i) {

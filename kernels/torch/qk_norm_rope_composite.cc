@@ -50,8 +50,8 @@ void NormRopeComposite(const at::Tensor& heads, const std::optional<at::Tensor>&
 std::tuple<at::Tensor, at::Tensor> NormRopeBackwardComposite(
     const at::Tensor& upstream, const at::Tensor& heads, const std::optional<at::Tensor>& weight,
     const HeadNorm& norm, const RotaryFactors& factors, bool need_dheads, bool need_dweight) {
-  const at::Tensor turned = at::empty(
-      upstream.sizes(), upstream.options().dtype(RotatedType(heads, weight, norm)));
+  const at::Tensor turned =
+      at::empty(upstream.sizes(), upstream.options().dtype(RotatedType(heads, weight, norm)));
   factors.Rotate(upstream, /*inverse=*/true, turned);
   const at::Tensor rows = RowsOf(heads, norm);
   const at::Tensor wide = rows.to(AccumulationType(rows.scalar_type()));

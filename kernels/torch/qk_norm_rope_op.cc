@@ -133,9 +133,7 @@ FbTensor WeightView(const OptionalTensor& weight) {
   return weight.has_value() ? ViewOf(*weight) : kAbsent;
 }
 
-FbTensor OutView(const Tensor& out) {
-  return out.defined() ? HeadsView(out).view() : kAbsent;
-}
+FbTensor OutView(const Tensor& out) { return out.defined() ? HeadsView(out).view() : kAbsent; }
 
 // ---- Forward ----
 
@@ -361,8 +359,8 @@ TensorPair Autograd(const Tensor& q, const OptionalTensor& k, const OptionalTens
   CheckNoGradient("qk_norm_rope", "sin", sin);
   const bool q_grad = torch::autograd::compute_requires_grad(q, q_weight);
   const bool k_grad = torch::autograd::compute_requires_grad(k, k_weight);
-  for (const Tensor* tensor : {&q, &ValueOrUndefined(k), &ValueOrUndefined(q_weight),
-                               &ValueOrUndefined(k_weight)}) {
+  for (const Tensor* tensor :
+       {&q, &ValueOrUndefined(k), &ValueOrUndefined(q_weight), &ValueOrUndefined(k_weight)}) {
     CheckNoForwardGradient("qk_norm_rope", *tensor);
   }
   TensorPair out = [&] {
