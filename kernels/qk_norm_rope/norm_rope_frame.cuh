@@ -117,6 +117,19 @@ struct Runs {
 #pragma unroll
     for (int j = 0; j < 2; ++j) Unpack<T, kLanes>(run[u][j], out[j]);
   }
+
+  // Keeps the runs as loaded from here on: as floats they take twice the registers.
+  __device__ __forceinline__ void Repack() {
+    if constexpr (sizeof(T) == 4) return;
+#pragma unroll
+    for (int u = 0; u < kHeads; ++u) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int i = 0; i < Lanes<T, kLanes>::kWords; ++i) Forget(run[u][j].word[i]);
+      }
+    }
+  }
 };
 
 template <typename T, int kLanes>

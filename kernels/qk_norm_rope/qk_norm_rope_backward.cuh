@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
         }
         sums[u] = SumProducts<kLanes>(x, dv[u], scale, place, !kAllHeads || turn.Has(u));
       }
+      x_runs.Repack();
       SumRows<kAllHeads>(plan.policy, sums, shared[parity]);
 #pragma unroll
       for (int u = 0; u < C::kUnroll; ++u) {
