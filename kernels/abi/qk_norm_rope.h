@@ -14,20 +14,20 @@
 //           outputs 0 dq; 1 dk; 2 dq_weight; 3 dk_weight; each optional, and absent where its
 //                   upstream gradient is or, of a weight, where the weight is
 //
-// features is dim, or with all_heads heads * dim (OLMo2). With dv = dy rotated by the transposed map
-// and g = dv * (offset + weight):
+// features is dim, or with all_heads heads * dim (OLMo2). With dv = dy rotated by the transposed
+// map, rounded to the dtype of the results, and g = dv * (offset + weight):
 //   dx = (g - n * mean(g * n)) / sqrt(mean(x^2) + eps);  dweight = sum over rows of dv * n
 //
 // q, k: one dtype of f32, f16 and bf16; stride 1 in dim, any other strides (0 and transposed views
-// included). The results have one dtype: that of q, or with FB_CASTING_LLAMA the promotion of it and
-// that of the weight, which then is the same for q and k. Outputs overlap neither themselves nor an
-// input. cos, sin: the dtype of q or f32, any strides.
+// included). The results have one dtype: that of q, or with FB_CASTING_LLAMA the promotion of it
+// and that of the weight, which then is the same for q and k. Outputs overlap neither themselves
+// nor an input. cos, sin: the dtype of q or f32, any strides.
 //
 // Arithmetic in f32. n is rounded to the dtype of q with FB_CASTING_LLAMA, v to the dtype of the
 // results with FB_CASTING_LLAMA and FB_CASTING_GEMMA, as separate operators would; FB_CASTING_NONE
 // rounds once at the end. rope.round_products as in rope, unless FB_CASTING_NONE or a result of a
-// wider dtype than the tables' says otherwise. In the backward dv is rounded where v is, and the n
-// of dweight where n is. dweight is summed in a fixed order: two runs are bit-equal.
+// wider dtype than the tables' says otherwise. In the backward the n of dweight is rounded where n
+// is. dweight is summed in a fixed order: two runs are bit-equal.
 
 #ifndef KERNELS_ABI_QK_NORM_ROPE_H_
 #define KERNELS_ABI_QK_NORM_ROPE_H_

@@ -124,11 +124,6 @@ __device__ __forceinline__ void ClusterStore(float* shared, uint32_t rank, float
 #endif
 }
 
-// ---- The compiler ----
-
-// What was computed from `word` is computed again where it is wanted next, instead of being kept.
-__device__ __forceinline__ void Forget(uint32_t& word) { asm volatile("" : "+r"(word)); }
-
 // ---- Dependent launch: a kernel may be scheduled before its predecessor has ended. ----
 
 // In the predecessor: the dependent may be scheduled once every block has said so.

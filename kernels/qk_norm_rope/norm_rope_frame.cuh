@@ -26,6 +26,7 @@ struct Plan {
   SidePlan side[2];
   int slots;  // Of a head.
   bool table_runs;
+  uint32_t zero;  // See Runs::Repack.
 };
 
 // The side of this block, and which of its blocks it is.
@@ -118,15 +119,22 @@ struct Runs {
     for (int j = 0; j < 2; ++j) Unpack<T, kLanes>(run[u][j], out[j]);
   }
 
-  // Keeps the runs as loaded from here on: as floats they take twice the registers.
-  __device__ __forceinline__ void Repack() {
-    if constexpr (sizeof(T) == 4) return;
+  __device__ __forceinline__ void Set(int u, const float (&values)[2][kLanes]) {
 #pragma unroll
-    for (int u = 0; u < kHeads; ++u) {
+    for (int j = 0; j < 2; ++j) run[u][j] = PackFloats<T, kLanes>(values[j]);
+  }
+
+  // From here on Get computes the floats again: kept, they take twice the registers of the runs.
+  // `zero` is 0, which the compiler must not know.
+  __device__ __forceinline__ void Repack(uint32_t zero) {
+    if constexpr (sizeof(T) == 2) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int u = 0; u < kHeads; ++u) {
 #pragma unroll
-        for (int i = 0; i < Lanes<T, kLanes>::kWords; ++i) Forget(run[u][j].word[i]);
+        for (int j = 0; j < 2; ++j) {
+#pragma unroll
+          for (int i = 0; i < Lanes<T, kLanes>::kWords; ++i) run[u][j].word[i] ^= zero;
+        }
       }
     }
   }

@@ -1,5 +1,5 @@
-// Backward of qk_norm_rope on the GPU. With dv the gradient dy rotated back, n = x * rstd and
-// g = dv * (offset + weight):
+// Backward of qk_norm_rope on the GPU. With dv the gradient dy rotated back and rounded to its
+// dtype, n = x * rstd and g = dv * (offset + weight):
 //   dx = rstd * (g - n * mean(g * n)),   dweight = sum over rows of dv * n  (n rounded to the dtype
 //   of x where the model rounds it)
 //
@@ -127,25 +127,28 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     Runs<X, kLanes, C::kUnroll> x_runs;
     dy_runs.Load(dy_base, side.upstream.head_stride, place.slot, turn);
     x_runs.Load(x_base, side.x.head_stride, place.slot, turn);
-    const auto factors = LoadRotaryFactors<X, kLanes, kWithin>(r, plans.table_runs, token.batch,
-                                                               token.position, place.slot);
     for (int base = 0; base < heads; base += C::kUnroll * step, parity ^= 1) {
-      float dv[C::kUnroll][2][kLanes];
       RowSums<2> sums[C::kUnroll];
+      // Per turn, as they would else be in the way of the sums for dweight.
+      const auto factors = LoadRotaryFactors<X, kLanes, kWithin>(r, plans.table_runs, token.batch,
+                                                                 token.position, place.slot);
 #pragma unroll
       for (int u = 0; u < C::kUnroll; ++u) {
         float x[2][kLanes];
-        dy_runs.Get(u, dv[u]);
-        Rotate<Y, kWithin>(r, place.slot, factors, dv[u]);
-        if (norm.round_scaled) RoundRuns<Y, kLanes>(dv[u]);
+        float dv[2][kLanes];
+        dy_runs.Get(u, dv);
+        Rotate<Y, kWithin>(r, place.slot, factors, dv);
+        RoundRuns<Y, kLanes>(dv);
+        dy_runs.Set(u, dv);
         x_runs.Get(u, x);
         if (kAllHeads) {
           const int64_t begin = int64_t{min(turn.Head(u), heads - 1)} * r.dim;
           LoadScale<kLanes>(side.weight, norm.offset, begin, place.slot, scale);
         }
-        sums[u] = SumProducts<kLanes>(x, dv[u], scale, place, !kAllHeads || turn.Has(u));
+        sums[u] = SumProducts<kLanes>(x, dv, scale, place, !kAllHeads || turn.Has(u));
       }
-      x_runs.Repack();
+      x_runs.Repack(plans.zero);
+      dy_runs.Repack(plans.zero);
       SumRows<kAllHeads>(plan.policy, sums, shared[parity]);
 #pragma unroll
       for (int u = 0; u < C::kUnroll; ++u) {
@@ -155,9 +158,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
           LoadScale<kLanes>(side.weight, norm.offset, int64_t{head} * r.dim, place.slot, scale);
         }
         float x[2][kLanes];
+        float dv[2][kLanes];
         x_runs.Get(u, x);
-        BackwardRuns<X, kLanes>(norm, RowFactors(sums[u], inverse_features, norm.eps), dv[u], scale,
-                                x, dscale[kAllHeads ? u : 0]);
+        dy_runs.Get(u, dv);
+        BackwardRuns<X, kLanes>(norm, RowFactors(sums[u], inverse_features, norm.eps), dv, scale, x,
+                                dscale[kAllHeads ? u : 0]);
         if (side.out.base == nullptr) continue;
         StoreRuns<X, kLanes>(dx_base + head * side.out.head_stride, place, x);
       }

@@ -15,7 +15,7 @@ struct Norm {
   float eps;
   float offset;       // Added to a weight.
   bool round_normed;  // x * rstd is rounded to the dtype of x.
-  bool round_scaled;  // What is rotated is rounded to the dtype of the results.
+  bool round_scaled;  // What the forward rotates is rounded to the dtype of the results.
   bool all_heads;     // A row is all heads of a position, else one of them.
 };
 

@@ -126,7 +126,6 @@ void LoadBackward(const Call& call, const Side& side, const Position& at, int64_
   LoadSpan(r, span, at.Head<const Y>(side.upstream, head), out->dv);
   LoadScale(call, side, head, span, out->scale);
   factors->Turn<Y>(span, out->dv);
-  if (!call.norm.round_scaled) return;
   for (int j = 0; j < span.parts(); ++j) RoundBlock<Y>(out->dv[j], span.n);
 }
 

@@ -45,7 +45,7 @@ int32_t ForwardCuda(const FbCall* raw, void* /*workspace*/) {
   Plan plan = PlanOf(call, 16 / BytesOf(call.dtype));
   if (plan.side[0].rows + plan.side[1].rows == 0) return cudaSuccess;
   const Form form = CutForm(call, &plan);
-  dim3 threads(ForwardCut::kThreads);
+  dim3 threads(form == Form::kAllHeads ? ForwardAllHeadsCut::kThreads : ForwardCut::kThreads);
   if (form == Form::kLooping) {
     plan = PlanOf(call, 1);
     const LoopingPolicy policy = LoopingPolicyOf(plan);

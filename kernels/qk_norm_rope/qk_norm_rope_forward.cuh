@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     for (int base = 0; base < heads; base += C::kUnroll * step, parity ^= 1) {
       RowSums<1> sums[C::kUnroll];
       SumSquares<kAllHeads>(runs, place, turn, sums);
-      runs.Repack();
+      runs.Repack(plans.zero);
       SumRows<kAllHeads>(plan.policy, sums, shared[parity]);
 #pragma unroll
       for (int u = 0; u < C::kUnroll; ++u) {

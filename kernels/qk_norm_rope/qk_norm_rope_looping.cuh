@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(256)
       LoadScale<1>(side.weight, norm.offset, pair.head * r.dim, slot, scale);
       const auto factors = LoadRotaryFactors<X, 1, false>(r, false, row.batch, row.position, slot);
       Rotate<Y, false>(r, slot, factors, dv);
-      if (norm.round_scaled) RoundRuns<Y, 1>(dv);
+      RoundRuns<Y, 1>(dv);
     };
     float x[2][1];
     float dv[2][1];

@@ -24,16 +24,17 @@ struct Cut {
   static constexpr int kBlocksPerSm = kBlocksPerSm_;  // Resident, that registers are fitted to.
 };
 
-// Not measured yet. Forward: factors (32 registers), weight (16), four heads as loaded (32) and one
-// in floats (32) in 128 registers.
-using ForwardCut = Cut<256, 4, 2>;
+// Not measured yet. Forward: factors (32 registers), weight (16), four heads as loaded (32), one in
+// floats (32) and addresses need more than 128 registers; 384 threads with 128 bytes each under way
+// are 48 KiB per multiprocessor.
+using ForwardCut = Cut<128, 4, 3>;
 using ForwardAllHeadsCut = Cut<256, 4, 2>;
-// Backward: factors (32), weight (16), its sums (16), two heads of x (16) and of the gradient in
-// floats (32) in 168 registers.
+// Backward: factors (32), weight (16), its sums (16), and two heads of x and of the gradient as
+// loaded (32).
 using BackwardCut = Cut<128, 2, 3>;
 // All heads: the sums are of two heads. 128 threads take 32 heads of 128 elements of 16 bits, 256
 // threads twice as many.
-using BackwardAllHeadsCut = Cut<128, 2, 3>;
+using BackwardAllHeadsCut = Cut<128, 2, 2>;
 using BackwardManyHeadsCut = Cut<256, 2, 1>;
 
 struct Policy {

@@ -19,13 +19,6 @@ at::Tensor HeadsOfRows(const at::Tensor& rows, const at::Tensor& like, const Hea
   return rows.reshape(like.transpose(-3, -2).sizes()).transpose(-3, -2);
 }
 
-// What the normalised heads are computed in, and with it rounded to.
-at::ScalarType RotatedType(const at::Tensor& heads, const std::optional<at::Tensor>& weight,
-                           const HeadNorm& norm) {
-  const at::ScalarType type = NormedType(heads, weight, norm);
-  return norm.params.casting == FB_CASTING_NONE ? AccumulationType(type) : type;
-}
-
 }  // namespace
 
 at::ScalarType NormedType(const at::Tensor& heads, const std::optional<at::Tensor>& weight,
@@ -51,7 +44,7 @@ std::tuple<at::Tensor, at::Tensor> NormRopeBackwardComposite(
     const at::Tensor& upstream, const at::Tensor& heads, const std::optional<at::Tensor>& weight,
     const HeadNorm& norm, const RotaryFactors& factors, bool need_dheads, bool need_dweight) {
   const at::Tensor turned =
-      at::empty(upstream.sizes(), upstream.options().dtype(RotatedType(heads, weight, norm)));
+      at::empty(upstream.sizes(), upstream.options().dtype(NormedType(heads, weight, norm)));
   factors.Rotate(upstream, /*inverse=*/true, turned);
   const at::Tensor rows = RowsOf(heads, norm);
   const at::Tensor wide = rows.to(AccumulationType(rows.scalar_type()));

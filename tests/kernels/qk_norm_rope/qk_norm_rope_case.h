@@ -64,12 +64,12 @@ struct Case {
 
 inline testing::KernelCall ForwardCall(const Case& c, const FbQkNormRopeParams* params) {
   const rope::Case& r = c.rope;
-  testing::KernelCall call = {FB_FORWARD,
-                              {r.HeadsOf(r.heads, r.in), r.HeadsOf(r.k_heads, r.in), r.Table(3),
-                               r.Table(4), c.Weight(r.heads), c.Weight(r.k_heads)},
-                              {c.RotationOf().HeadsOf(r.heads, r.out),
-                               c.RotationOf().HeadsOf(r.k_heads, r.out)},
-                              params};
+  testing::KernelCall call = {
+      FB_FORWARD,
+      {r.HeadsOf(r.heads, r.in), r.HeadsOf(r.k_heads, r.in), r.Table(3), r.Table(4),
+       c.Weight(r.heads), c.Weight(r.k_heads)},
+      {c.RotationOf().HeadsOf(r.heads, r.out), c.RotationOf().HeadsOf(r.k_heads, r.out)},
+      params};
   for (const uint32_t i : {0, 1, 4, 5}) {
     const double mean = i < 4 ? 0.0 : 1.0 - c.offset;
     if (!call.inputs[i].absent()) call.inputs[i].FillNormal(i + 1, i < 4 ? 2.0 : 0.5, mean);
@@ -84,8 +84,7 @@ inline testing::KernelCall BackwardCall(const Case& c, const FbQkNormRopeParams*
   testing::KernelCall call = {
       FB_BACKWARD,
       {results.HeadsOf(r.heads, r.in), results.HeadsOf(r.k_heads, r.in), r.HeadsOf(r.heads, r.out),
-       r.HeadsOf(r.k_heads, r.out), r.Table(3), r.Table(4), c.Weight(r.heads),
-       c.Weight(r.k_heads)},
+       r.HeadsOf(r.k_heads, r.out), r.Table(3), r.Table(4), c.Weight(r.heads), c.Weight(r.k_heads)},
       {r.HeadsOf(r.heads, r.out), r.HeadsOf(r.k_heads, r.out), c.Weight(r.heads),
        c.Weight(r.k_heads)},
       params};
@@ -126,7 +125,7 @@ class Reference {
   // Forward: the result. Backward: the gradient of what was rotated.
   double Rotated(int64_t row, int64_t e) const {
     const double value = rope::Reference(rotation_, rotated_)(side_, row, e);
-    return backward_ ? Scaled(value) : value;
+    return backward_ ? testing::RoundToDType(case_.ResultDType(), value) : value;
   }
 
   double Dx(int64_t row, int64_t e) const {

@@ -53,7 +53,7 @@ void Launch(FbPhase phase, const std::vector<FbTensor>& inputs,
 }
 
 struct Results {
-  std::vector<uint8_t> last[2];        // Of y and dx.
+  std::vector<uint8_t> last[2];  // Of y and dx.
   std::vector<uint8_t> before_last[2];
   std::vector<float> dweight;
 

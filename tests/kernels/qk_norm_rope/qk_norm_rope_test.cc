@@ -14,10 +14,9 @@ struct Dims {
   int64_t dim;
   int64_t rotary_dim;
 };
-constexpr Dims kDims[] = {{16, 16},   {64, 64},   {80, 80},   {96, 96},   {128, 128},
-                          {192, 192}, {256, 256}, {512, 512}, {128, 64},  {256, 64},
-                          {80, 32},   {72, 72},   {33, 32},   {7, 2},     {14, 14},
-                          {2, 2},     {600, 600}, {1022, 1022}};
+constexpr Dims kDims[] = {{16, 16},   {64, 64},   {80, 80},  {96, 96},  {128, 128}, {192, 192},
+                          {256, 256}, {512, 512}, {128, 64}, {256, 64}, {80, 32},   {72, 72},
+                          {33, 32},   {7, 2},     {14, 14},  {2, 2},    {600, 600}, {1022, 1022}};
 
 class QkNormRopeTest : public ::testing::TestWithParam<int> {
  protected:
@@ -103,13 +102,11 @@ TEST_P(QkNormRopeTest, HeadsMayLieInAnyOrderApartAndUnaligned) {
 TEST_P(QkNormRopeTest, AnExpandedUpstreamGradientIsReadAsItLies) {
   for (const char* expanded : {"bhs", "s", "h", "b"}) {
     for (const int32_t all_heads : {0, 1}) {
-      ExpectBackward({.rope = {.dim = 64,
-                               .rotary_dim = 64,
-                               .dtype = FB_BF16,
-                               .in = {.expanded = expanded}},
-                      .weight_dtype = FB_BF16,
-                      .all_heads = all_heads},
-                     GetParam());
+      ExpectBackward(
+          {.rope = {.dim = 64, .rotary_dim = 64, .dtype = FB_BF16, .in = {.expanded = expanded}},
+           .weight_dtype = FB_BF16,
+           .all_heads = all_heads},
+          GetParam());
     }
   }
 }
