@@ -4,12 +4,12 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include "kernels/abi/qk_norm_rope.h"
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/counters.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/kernel_call.h"
+#include "kernels/torch/qk_norm_rope_arguments.h"
 #include "kernels/torch/qk_norm_rope_composite.h"
 #include "kernels/torch/registration.h"
 #include "kernels/torch/rotary_heads.h"
@@ -44,78 +44,7 @@ constexpr char kBackwardSchema[] =
     "bool all_heads, int rotary_dim, int[] sections, bool interleaved, bool round_products, "
     "bool[4] needs, int kernel) -> (Tensor dq, Tensor dk, Tensor dq_weight, Tensor dk_weight)";
 
-// ---- q and k side by side ----
-
-// References to the arguments of an operator.
-struct Arguments {
-  const Tensor& q;
-  const OptionalTensor& k;
-  const OptionalTensor& q_weight;
-  const OptionalTensor& k_weight;
-  const Tensor& cos;
-  const Tensor& sin;
-  HeadNorm norm;
-  RotaryOptions rotary;
-
-  Arguments(const Tensor& q_in, const OptionalTensor& k_in, const OptionalTensor& q_weight_in,
-            const OptionalTensor& k_weight_in, const Tensor& cos_in, const Tensor& sin_in,
-            double eps, double offset, int64_t casting, bool all_heads, RotaryOptions options)
-      : q(q_in),
-        k(k_in),
-        q_weight(q_weight_in),
-        k_weight(k_weight_in),
-        cos(cos_in),
-        sin(sin_in),
-        norm{{sizeof(FbRmsNormParams), static_cast<int32_t>(casting), eps, offset}, all_heads},
-        rotary(options) {}
-
-  // Undefined for a k that is None.
-  const Tensor& heads(size_t side) const { return side == 0 ? q : ValueOrUndefined(k); }
-  const OptionalTensor& weight(size_t side) const { return side == 0 ? q_weight : k_weight; }
-
-  FbQkNormRopeParams params() const {
-    FbQkNormRopeParams result = {};
-    result.struct_size = sizeof(FbQkNormRopeParams);
-    result.casting = norm.params.casting;
-    result.eps = norm.params.eps;
-    result.offset = norm.params.offset;
-    result.all_heads = norm.all_heads ? 1 : 0;
-    result.rope = rotary.params();
-    return result;
-  }
-};
-
-constexpr const char* kHeadNames[] = {"q", "k"};
-constexpr const char* kWeightNames[] = {"q_weight", "k_weight"};
 constexpr const char* kUpstreamNames[] = {"dq_out", "dk_out"};
-
-void CheckWeight(const Arguments& a, size_t side) {
-  const OptionalTensor& weight = a.weight(side);
-  if (!weight.has_value()) return;
-  const char* name = kWeightNames[side];
-  const Tensor& heads = a.heads(side);
-  TORCH_CHECK(heads.defined(), "qk_norm_rope: ", name, " is given without ", kHeadNames[side]);
-  CheckFloating("qk_norm_rope", name, *weight);
-  CheckDim("qk_norm_rope", name, *weight, 1);
-  CheckSameDevice("qk_norm_rope", "q", a.q, name, *weight);
-  const c10::SymInt dim = heads.sym_size(-1);
-  CheckSize("qk_norm_rope", side == 0 ? "q_weight.size(0)" : "k_weight.size(0)",
-            weight->sym_size(0), "a row's number of elements",
-            a.norm.all_heads ? heads.sym_size(-3) * dim : dim);
-}
-
-void Check(const Arguments& a) {
-  CheckRotary("qk_norm_rope", a.q, a.k, a.cos, a.sin, a.rotary);
-  const int64_t casting = a.norm.params.casting;
-  TORCH_CHECK(casting >= FB_CASTING_LLAMA && casting <= FB_CASTING_NONE,
-              "qk_norm_rope: casting is ", casting, ", want 0 (llama), 1 (gemma) or 2 (none)");
-  CheckWeight(a, 0);
-  CheckWeight(a, 1);
-}
-
-at::ScalarType ResultType(const Arguments& a, size_t side) {
-  return NormedType(a.heads(side), a.weight(side), a.norm);
-}
 
 // Holds the copies that views need.
 class SideViews {
@@ -137,14 +66,15 @@ FbTensor OutView(const Tensor& out) { return out.defined() ? HeadsView(out).view
 
 // ---- Forward ----
 
-const char* RunForward(int64_t kernel, const Arguments& a, const std::array<Tensor, 2>& out) {
+const char* RunForward(int64_t kernel, const NormRopeArguments& a,
+                       const std::array<Tensor, 2>& out) {
   const FbQkNormRopeParams params = a.params();
   const bool streams = !a.rotary.sections.empty();
   const SideViews q(a.heads(0));
   const SideViews k(a.heads(1));
-  KernelCall call(Operation::kQkNormRope, kernel, FB_FORWARD, a.q.device());
+  KernelCall call(Operation::kQkNormRope, kernel, FB_FORWARD, a.device());
   call.Inputs({q.view(), k.view(), TableView(a.cos, streams), TableView(a.sin, streams),
-               WeightView(a.q_weight), WeightView(a.k_weight)});
+               WeightView(a.weight(0)), WeightView(a.weight(1))});
   call.Outputs({OutView(out[0]), OutView(out[1])});
   return call.Run(&params);
 }
@@ -153,15 +83,15 @@ TensorPair Forward(const Tensor& q, const OptionalTensor& k, const OptionalTenso
                    const OptionalTensor& k_weight, const Tensor& cos, const Tensor& sin, double eps,
                    double offset, int64_t casting, bool all_heads, int64_t rotary_dim,
                    IntArrayRef sections, bool interleaved, bool round_products, int64_t kernel) {
-  const Arguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
-                    {rotary_dim, sections, interleaved, round_products});
-  Check(a);
+  const NormRopeArguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
+                            {rotary_dim, sections, interleaved, round_products});
+  a.Check();
   const c10::DeviceGuard guard(q.device());
   std::array<Tensor, 2> out;
   for (const size_t side : {0, 1}) {
     const Tensor& heads = a.heads(side);
     if (!heads.defined()) continue;
-    out[side] = EmptyHeads(heads.sizes(), HeadOrderOf(heads), ResultType(a, side), heads.device());
+    out[side] = EmptyHeads(heads.sizes(), HeadOrderOf(heads), a.ResultType(side), heads.device());
   }
   const char* reason = kernel == kNoKernel ? kNoKernelReason : RunForward(kernel, a, out);
   Counters::Instance().Add(Operation::kQkNormRope, reason);
@@ -182,14 +112,14 @@ TensorPair ForwardMeta(const Tensor& q, const OptionalTensor& k, const OptionalT
                        double eps, double offset, int64_t casting, bool all_heads,
                        int64_t rotary_dim, IntArrayRef sections, bool interleaved,
                        bool round_products, int64_t /*kernel*/) {
-  const Arguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
-                    {rotary_dim, sections, interleaved, round_products});
-  Check(a);
+  const NormRopeArguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
+                            {rotary_dim, sections, interleaved, round_products});
+  a.Check();
   const auto empty_like = [&](size_t side) {
     const Tensor& heads = a.heads(side);
     if (!heads.defined()) return at::empty({0}, q.options());
     return EmptyHeadsMeta(heads.sym_sizes(), HeadOrderOf(heads),
-                          heads.options().dtype(ResultType(a, side)));
+                          heads.options().dtype(a.ResultType(side)));
   };
   return {empty_like(0), empty_like(1)};
 }
@@ -202,12 +132,12 @@ struct Wanted {
   std::array<bool, 2> heads{};
   std::array<bool, 2> weight{};
 
-  Wanted(const Arguments& a, const OptionalTensor& dq_out, const OptionalTensor& dk_out,
+  Wanted(const NormRopeArguments& a, const OptionalTensor& dq_out, const OptionalTensor& dk_out,
          const std::array<bool, 4>& needs) {
     for (const size_t side : {0, 1}) {
       const OptionalTensor& dy = side == 0 ? dq_out : dk_out;
       if (!dy.has_value() || !a.heads(side).defined()) continue;
-      CheckSameDevice("qk_norm_rope", "q", a.q, kUpstreamNames[side], *dy);
+      CheckSameDevice("qk_norm_rope", "q", a.heads(0), kUpstreamNames[side], *dy);
       TORCH_CHECK(dy->dim() == a.heads(side).dim(), "qk_norm_rope: ", kUpstreamNames[side], " has ",
                   dy->dim(), " dimensions, want ", a.heads(side).dim());
       heads[side] = needs[side];
@@ -220,7 +150,7 @@ struct Wanted {
 // dq, dk, dq_weight, dk_weight; undefined if not wanted.
 using FourTensors = std::array<Tensor, 4>;
 
-const char* RunBackward(int64_t kernel, const Arguments& a, const Wanted& wanted,
+const char* RunBackward(int64_t kernel, const NormRopeArguments& a, const Wanted& wanted,
                         const FourTensors& out) {
   const FbQkNormRopeParams params = a.params();
   const bool streams = !a.rotary.sections.empty();
@@ -228,9 +158,9 @@ const char* RunBackward(int64_t kernel, const Arguments& a, const Wanted& wanted
   const SideViews k(a.heads(1));
   const SideViews dq_out(wanted.upstream[0]);
   const SideViews dk_out(wanted.upstream[1]);
-  KernelCall call(Operation::kQkNormRope, kernel, FB_BACKWARD, a.q.device());
+  KernelCall call(Operation::kQkNormRope, kernel, FB_BACKWARD, a.device());
   call.Inputs({dq_out.view(), dk_out.view(), q.view(), k.view(), TableView(a.cos, streams),
-               TableView(a.sin, streams), WeightView(a.q_weight), WeightView(a.k_weight)});
+               TableView(a.sin, streams), WeightView(a.weight(0)), WeightView(a.weight(1))});
   const auto weight_view = [](const Tensor& dweight) {
     return dweight.defined() ? ViewOf(dweight) : kAbsent;
   };
@@ -238,7 +168,8 @@ const char* RunBackward(int64_t kernel, const Arguments& a, const Wanted& wanted
   return call.Run(&params);
 }
 
-void RunBackwardComposite(const Arguments& a, const Wanted& wanted, const FourTensors& out) {
+void RunBackwardComposite(const NormRopeArguments& a, const Wanted& wanted,
+                          const FourTensors& out) {
   const AutocastOff autocast_off;
   const RotaryFactors factors(a.cos, a.sin, RotaryOptionsFor(a.norm, a.rotary));
   for (const size_t side : {0, 1}) {
@@ -257,9 +188,9 @@ Gradients Backward(const OptionalTensor& dq_out, const OptionalTensor& dk_out, c
                    double offset, int64_t casting, bool all_heads, int64_t rotary_dim,
                    IntArrayRef sections, bool interleaved, bool round_products,
                    std::array<bool, 4> needs, int64_t kernel) {
-  const Arguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
-                    {rotary_dim, sections, interleaved, round_products});
-  Check(a);
+  const NormRopeArguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
+                            {rotary_dim, sections, interleaved, round_products});
+  a.Check();
   const Wanted wanted(a, dq_out, dk_out, needs);
   const c10::DeviceGuard guard(q.device());
   FourTensors out;
@@ -289,9 +220,9 @@ Gradients BackwardMeta(const OptionalTensor& dq_out, const OptionalTensor& dk_ou
                        double eps, double offset, int64_t casting, bool all_heads,
                        int64_t rotary_dim, IntArrayRef sections, bool interleaved,
                        bool round_products, std::array<bool, 4> needs, int64_t /*kernel*/) {
-  const Arguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
-                    {rotary_dim, sections, interleaved, round_products});
-  Check(a);
+  const NormRopeArguments a(q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads,
+                            {rotary_dim, sections, interleaved, round_products});
+  a.Check();
   const Wanted wanted(a, dq_out, dk_out, needs);
   const auto heads = [&](size_t side) {
     const Tensor& of = a.heads(side);
