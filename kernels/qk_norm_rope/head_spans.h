@@ -8,7 +8,14 @@
 
 namespace fuseboard::qk_norm_rope::FB_CPU_ISA {
 
-using namespace fuseboard::FB_CPU_ISA;  // NOLINT(google-build-using-namespace): cpu_float.h.
+using ::fuseboard::FB_CPU_ISA::kPairBlock;
+using ::fuseboard::FB_CPU_ISA::LoadBlock;
+using ::fuseboard::FB_CPU_ISA::LoadPairFactors;
+using ::fuseboard::FB_CPU_ISA::LoadPairs;
+using ::fuseboard::FB_CPU_ISA::PairFactors;
+using ::fuseboard::FB_CPU_ISA::StoreBlock;
+using ::fuseboard::FB_CPU_ISA::StorePairs;
+using ::fuseboard::FB_CPU_ISA::TurnPairs;
 
 using SpanFloats = float[2][kPairBlock];
 

@@ -15,6 +15,7 @@
 namespace fuseboard::qk_norm_rope::FB_CPU_ISA {
 namespace {
 
+using ::fuseboard::FB_CPU_ISA::RoundBlock;
 using rms_norm::FB_CPU_ISA::AddProducts;
 using rms_norm::FB_CPU_ISA::SumLanes;
 using rms_norm::FB_CPU_ISA::SumRowBlocks;

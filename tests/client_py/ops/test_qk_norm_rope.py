@@ -66,9 +66,7 @@ def check(inputs, cos, sin, kernel, casting=LLAMA, rotary_dim=None, round_produc
     got = gradients(outputs, inputs, upstream)
     q, k, q_weight, k_weight = double(*inputs)
     cos, sin = cos.double(), sin.double()
-    wanted = [
-        qk_norm_rope(x, w, cos, sin, **options) for x, w in ((q, q_weight), (k, k_weight))
-    ]
+    wanted = [qk_norm_rope(x, w, cos, sin, **options) for x, w in ((q, q_weight), (k, k_weight))]
     want = gradients(wanted, (q, k, q_weight, k_weight), [u.double() for u in upstream])
     x, w = inputs[0], inputs[2]
     promoted = torch.promote_types(x.dtype, w.dtype) if casting == LLAMA else x.dtype
@@ -450,16 +448,14 @@ def test_the_kernel_takes_all_that_the_models_do(device):
         assert fused() == before + 2
 
 
-def test_two_runs_are_bit_equal(device):
-    for all_heads in (False, True):
-        inputs = problem(torch.bfloat16, device, (32, 8), 300, 128, all_heads)
-        cos, sin = tables(1, 300, 128, dtype=torch.bfloat16, device=device)
-        upstream = [torch.randn_like(x) for x in inputs[:2]]
+@pytest.mark.parametrize("all_heads", [False, True])
+def test_two_runs_are_bit_equal(device, all_heads):
+    inputs = problem(torch.bfloat16, device, (32, 8), 300, 128, all_heads)
+    cos, sin = tables(1, 300, 128, dtype=torch.bfloat16, device=device)
+    upstream = [torch.randn_like(x) for x in inputs[:2]]
 
-        def run(inputs=inputs, upstream=upstream, all_heads=all_heads):
-            outputs = call_qk_norm_rope(
-                *inputs, cos, sin, all_heads=all_heads, kernel=load(OPERATION)
-            )
-            return (*outputs, *gradients(outputs, inputs, upstream))
+    def run():
+        outputs = call_qk_norm_rope(*inputs, cos, sin, all_heads=all_heads, kernel=load(OPERATION))
+        return (*outputs, *gradients(outputs, inputs, upstream))
 
-        assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
