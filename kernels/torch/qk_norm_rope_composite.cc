@@ -1,6 +1,7 @@
 #include "kernels/torch/qk_norm_rope_composite.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "kernels/torch/checks.h"
 #include "kernels/torch/rms_norm_composite.h"
@@ -43,6 +44,10 @@ void NormRopeComposite(const at::Tensor& heads, const std::optional<at::Tensor>&
 std::tuple<at::Tensor, at::Tensor> NormRopeBackwardComposite(
     const at::Tensor& upstream, const at::Tensor& heads, const std::optional<at::Tensor>& weight,
     const HeadNorm& norm, const RotaryFactors& factors, bool need_dheads, bool need_dweight) {
+  if (heads.numel() == 0) {  // A row may have no elements, which no reshape can tell from no rows.
+    return {need_dheads ? at::zeros_like(heads) : at::Tensor(),
+            need_dweight ? at::zeros_like(*weight) : at::Tensor()};
+  }
   const at::Tensor turned =
       at::empty(upstream.sizes(), upstream.options().dtype(NormedType(heads, weight, norm)));
   factors.Rotate(upstream, /*inverse=*/true, turned);
