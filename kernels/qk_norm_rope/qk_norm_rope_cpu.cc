@@ -53,7 +53,7 @@ void LoadScale(const Call& call, const Side& side, int64_t head, const Span& spa
   const Rotation& r = call.rotation;
   if (!IsAbsent(side.weight)) {
     DispatchFloat(side.weight.dtype, [&](auto tag) {
-      using W = typename decltype(tag)::type;
+      using W = decltype(tag)::type;
       const int64_t begin = call.norm.all_heads ? head * r.dim : 0;
       LoadSpan(r, span, static_cast<const W*>(side.weight.data) + begin, out);
     });
@@ -233,8 +233,8 @@ int32_t ForwardCpu(const FbCall* raw, void* /*workspace*/) {
   const Call call = ForwardOf(*raw);
   const int64_t positions = call.rotation.positions;
   DispatchTypes(call, [&](auto x_tag, auto y_tag) {
-    using X = typename decltype(x_tag)::type;
-    using Y = typename decltype(y_tag)::type;
+    using X = decltype(x_tag)::type;
+    using Y = decltype(y_tag)::type;
     ParallelFor(*raw, call.rotation.batch * positions, kGrainElements / ElementsOf(call) + 1,
                 [&](int64_t begin, int64_t end) {
                   for (int64_t i = begin; i < end; ++i) {
@@ -256,8 +256,8 @@ int32_t BackwardCpu(const FbCall* raw, void* workspace) {
   }
   const int64_t grain = kGrainElements / ElementsOf(call) / blocks.rows_per_block + 1;
   DispatchTypes(call, [&](auto x_tag, auto y_tag) {
-    using X = typename decltype(x_tag)::type;
-    using Y = typename decltype(y_tag)::type;
+    using X = decltype(x_tag)::type;
+    using Y = decltype(y_tag)::type;
     ParallelFor(*raw, blocks.count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) BackwardBlock<X, Y>(call, block, sums);
     });
