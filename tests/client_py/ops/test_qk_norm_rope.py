@@ -449,6 +449,14 @@ def test_the_kernel_takes_all_that_the_models_do(device):
 
 
 @pytest.mark.parametrize("all_heads", [False, True])
+@pytest.mark.parametrize("h", [(32, 8), (40, 40)])
+def test_blocks_that_take_many_positions(handle_of, device, h, all_heads):
+    inputs = problem(torch.bfloat16, device, h, 700, 128, all_heads)
+    cos, sin = tables(2, 700, 128, dtype=torch.bfloat16, device=device)
+    check(inputs, cos, sin, handle_of(OPERATION), all_heads=all_heads)
+
+
+@pytest.mark.parametrize("all_heads", [False, True])
 def test_two_runs_are_bit_equal(device, all_heads):
     inputs = problem(torch.bfloat16, device, (32, 8), 300, 128, all_heads)
     cos, sin = tables(1, 300, 128, dtype=torch.bfloat16, device=device)
