@@ -73,7 +73,10 @@ class PositionFactors {
     }
     SpanFloats turned;
     TurnPairs<T>(r_, factors_, values, span.n, turned);
-    __builtin_memcpy(values, turned, sizeof(turned));
+    for (int j = 0; j < 2; ++j) {
+      // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): TurnPairs fills all n.
+      for (int32_t i = 0; i < span.n; ++i) values[j][i] = turned[j][i];
+    }
   }
 
  private:

@@ -19,7 +19,7 @@ Kernel SelectKernel(int32_t dtype, bool same_result, Form form) {
       case Form::kHalf:
         return QkNormRopeBackwardKernel<X, Y, false, false, BackwardCut>;
       case Form::kInterleaved:
-        return QkNormRopeBackwardKernel<X, Y, true, false, BackwardCut>;
+        return QkNormRopeBackwardKernel<X, Y, true, false, BackwardInterleavedCut>;
       case Form::kAllHeads:
         return QkNormRopeBackwardKernel<X, Y, false, true, BackwardAllHeadsCut>;
       case Form::kManyHeads:
@@ -54,8 +54,10 @@ Form CutForm(const FbCall& raw, const Call& call, BackwardPlan* b) {
   if (!InRuns(call)) return Form::kLooping;
   const bool interleaved = call.rotation.interleaved;
   if (!call.norm.all_heads) {
-    if (!Fits<BackwardCut>(raw, call, b)) return Form::kLooping;
-    return interleaved ? Form::kInterleaved : Form::kHalf;
+    if (interleaved) {
+      return Fits<BackwardInterleavedCut>(raw, call, b) ? Form::kInterleaved : Form::kLooping;
+    }
+    return Fits<BackwardCut>(raw, call, b) ? Form::kHalf : Form::kLooping;
   }
   if (interleaved) return Form::kLooping;
   if (Fits<BackwardAllHeadsCut>(raw, call, b)) return Form::kAllHeads;

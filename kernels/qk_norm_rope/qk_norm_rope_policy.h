@@ -32,6 +32,7 @@ using ForwardAllHeadsCut = Cut<256, 4, 2>;
 // Backward: factors (32), weight (16), its sums (16), and two heads of x and of the gradient as
 // loaded (32).
 using BackwardCut = Cut<128, 2, 3>;
+using BackwardInterleavedCut = Cut<128, 2, 2>;
 // All heads: the sums are of two heads. 128 threads take 32 heads of 128 elements of 16 bits, 256
 // threads twice as many.
 using BackwardAllHeadsCut = Cut<128, 2, 2>;

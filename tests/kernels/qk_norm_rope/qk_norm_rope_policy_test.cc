@@ -60,6 +60,7 @@ TEST(QkNormRopePolicyTest, EveryHeadAndPositionIsCoveredWithinTheBlock) {
   ExpectGoodPolicies<ForwardCut>();
   ExpectGoodPolicies<ForwardAllHeadsCut>();
   ExpectGoodPolicies<BackwardCut>();
+  ExpectGoodPolicies<BackwardInterleavedCut>();
   ExpectGoodPolicies<BackwardAllHeadsCut>();
   ExpectGoodPolicies<BackwardManyHeadsCut>();
 }
