@@ -127,18 +127,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     Runs<X, kLanes, C::kUnroll> x_runs;
     dy_runs.Load(dy_base, side.upstream.head_stride, place.slot, turn);
     x_runs.Load(x_base, side.x.head_stride, place.slot, turn);
-    const auto load_factors = [&] {
-      return LoadRotaryFactors<X, kLanes, kWithin>(r, plans.table_runs, token.batch, token.position,
-                                                   place.slot);
-    };
-    // Half rotation loads them again in each turn, as registers that they hold from turn to turn
-    // are spilled. Interleaved, nvcc 13.0 would take their addresses out of the loop and spill
-    // those.
-    RotaryFactors<kLanes> factors;
-    if (kWithin) factors = load_factors();
+    const auto factors = LoadRotaryFactors<X, kLanes, kWithin>(r, plans.table_runs, token.batch,
+                                                               token.position, place.slot);
     for (int base = 0; base < heads; base += C::kUnroll * step, parity ^= 1) {
       RowSums<2> sums[C::kUnroll];
-      if (!kWithin) factors = load_factors();
 #pragma unroll
       for (int u = 0; u < C::kUnroll; ++u) {
         float x[2][kLanes];
