@@ -70,33 +70,53 @@ template <typename T>
   for (int32_t i = 0; i < n; ++i) out[i] += product[i];
 }
 
-// Rotates the pairs [begin, begin + n) of a head from `in` to `out`, which may be floats of a head
-// that was computed first.
-template <typename In, typename Out>
-static inline void RotatePairs(const Rotation& r, const PairFactors& factors, const In* in,
-                               int32_t begin, int32_t n, Out* out) {
+// The pairs [begin, begin + n) of a head: x[j] gets the element j of each.
+template <typename T>
+static inline void LoadPairs(const Rotation& r, const T* head, int32_t begin, int32_t n,
+                             float (&x)[2][kPairBlock]) {
+  if (!r.interleaved) {
+    LoadBlock(head + begin, x[0], n);
+    LoadBlock(head + r.pairs + begin, x[1], n);
+    return;
+  }
+  float both[2 * kPairBlock];
+  LoadBlock(head + 2 * begin, both, 2 * n);
+  // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): LoadBlock fills all 2 * n.
+  for (int32_t i = 0; i < n; ++i) x[0][i] = both[2 * i], x[1][i] = both[2 * i + 1];
+}
+
+template <typename T>
+static inline void StorePairs(const Rotation& r, const float (&y)[2][kPairBlock], int32_t begin,
+                              int32_t n, T* head) {
+  if (!r.interleaved) {
+    StoreBlock(y[0], head + begin, n);
+    StoreBlock(y[1], head + r.pairs + begin, n);
+    return;
+  }
+  float both[2 * kPairBlock];
+  for (int32_t i = 0; i < n; ++i) both[2 * i] = y[0][i], both[2 * i + 1] = y[1][i];
+  StoreBlock(both, head + 2 * begin, 2 * n);
+}
+
+// T: what products are rounded to.
+template <typename T>
+static inline void TurnPairs(const Rotation& r, const PairFactors& factors,
+                             const float (&x)[2][kPairBlock], int32_t n,
+                             float (&y)[2][kPairBlock]) {
+  for (int j = 0; j < 2; ++j) {
+    RotateBlock<T>(x[j], x[1 - j], factors.cos[j], factors.sin[j], r.round_products, n, y[j]);
+  }
+}
+
+// Rotates the pairs [begin, begin + n) of a head from `in` to `out`.
+template <typename T>
+static inline void RotatePairs(const Rotation& r, const PairFactors& factors, const T* in,
+                               int32_t begin, int32_t n, T* out) {
   float x[2][kPairBlock];
   float y[2][kPairBlock];
-  if (r.interleaved) {
-    float both[2 * kPairBlock];
-    LoadBlock(in + 2 * begin, both, 2 * n);
-    // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): LoadBlock fills all 2 * n.
-    for (int32_t i = 0; i < n; ++i) x[0][i] = both[2 * i], x[1][i] = both[2 * i + 1];
-  } else {
-    LoadBlock(in + begin, x[0], n);
-    LoadBlock(in + r.pairs + begin, x[1], n);
-  }
-  for (int j = 0; j < 2; ++j) {
-    RotateBlock<Out>(x[j], x[1 - j], factors.cos[j], factors.sin[j], r.round_products, n, y[j]);
-  }
-  if (r.interleaved) {
-    float both[2 * kPairBlock];
-    for (int32_t i = 0; i < n; ++i) both[2 * i] = y[0][i], both[2 * i + 1] = y[1][i];
-    StoreBlock(both, out + 2 * begin, 2 * n);
-  } else {
-    StoreBlock(y[0], out + begin, n);
-    StoreBlock(y[1], out + r.pairs + begin, n);
-  }
+  LoadPairs(r, in, begin, n, x);
+  TurnPairs<T>(r, factors, x, n, y);
+  StorePairs(r, y, begin, n, out);
 }
 
 }  // namespace fuseboard::FB_CPU_ISA

@@ -16,18 +16,20 @@ int32_t OutputDType(const FbTensor& x, const FbTensor& weight, int32_t casting) 
   return x.dtype == weight.dtype ? x.dtype : int32_t{FB_F32};  // f16 and bf16 promote to f32.
 }
 
+const char* CheckNorm(int32_t casting, double eps, double offset) {
+  if (casting < FB_CASTING_LLAMA || casting > FB_CASTING_NONE) {
+    return Reject("casting: want 0, 1 or 2, got %d", casting);
+  }
+  if (!(eps >= 0.0) || std::isinf(eps)) {
+    return Reject("eps: want a finite number >= 0, got %g", eps);
+  }
+  if (!std::isfinite(offset)) return Reject("offset: want a finite number, got %g", offset);
+  return nullptr;
+}
+
 const char* CheckParams(const FbCall& call) {
   const auto& params = *static_cast<const FbRmsNormParams*>(call.params);
-  if (params.casting < FB_CASTING_LLAMA || params.casting > FB_CASTING_NONE) {
-    return Reject("casting: want 0, 1 or 2, got %d", params.casting);
-  }
-  if (!(params.eps >= 0.0) || std::isinf(params.eps)) {
-    return Reject("eps: want a finite number >= 0, got %g", params.eps);
-  }
-  if (!std::isfinite(params.offset)) {
-    return Reject("offset: want a finite number, got %g", params.offset);
-  }
-  return nullptr;
+  return CheckNorm(params.casting, params.eps, params.offset);
 }
 
 const char* CheckInput(const FbCall& call, const char* name, const FbTensor& x,

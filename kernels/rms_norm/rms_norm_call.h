@@ -45,9 +45,10 @@ struct BackwardCall {
   const FbTensor* dsum = nullptr;
 };
 
-// Checks that fused_add_rms_norm and modulated_rms_norm share. `x` is what is normalised; y and dy
-// have OutputDType.
+// Checks that fused_add_rms_norm, modulated_rms_norm and qk_norm_rope share. `x` is what is
+// normalised; y and dy have OutputDType.
 int32_t OutputDType(const FbTensor& x, const FbTensor& weight, int32_t casting);
+const char* CheckNorm(int32_t casting, double eps, double offset);
 const char* CheckParams(const FbCall& call);
 const char* CheckInput(const FbCall& call, const char* name, const FbTensor& x,
                        const FbTensor& weight);

@@ -153,6 +153,8 @@ at::Tensor EmptyHeadsMeta(c10::SymIntArrayRef sizes, at::IntArrayRef order,
 HeadsView::HeadsView(const at::Tensor& heads) {
   if (heads.size(-1) > 1 && heads.stride(-1) != 1) copy_ = heads.contiguous();
   view_ = ViewOf(copy_.defined() ? copy_ : heads);
+  // Without elements a tensor counts as contiguous, whatever its strides.
+  if (heads.numel() == 0) view_.stride[view_.ndim - 1] = 1;
   if (view_.ndim == 4) return;
   std::copy_backward(view_.shape, view_.shape + 3, view_.shape + 4);
   std::copy_backward(view_.stride, view_.stride + 3, view_.stride + 4);

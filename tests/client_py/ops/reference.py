@@ -64,6 +64,47 @@ def call_rope(
     )
 
 
+def norm_heads(norm, x, weight, all_heads=False):
+    """norm(x, weight) of each head [..., heads, positions, dim], or of all heads of a position."""
+    if not all_heads:
+        return norm(x, weight)
+    rows = x.transpose(-3, -2)
+    return norm(rows.flatten(-2), weight).view(rows.shape).transpose(-3, -2)
+
+
+def qk_norm_rope(
+    x, weight, cos, sin, eps=1e-6, offset=0.0, all_heads=False, interleaved=False
+):  # fmt: skip
+    """One of q and k, without any intermediate rounding."""
+    normed = norm_heads(lambda a, w: exact_rms_norm(a, w, eps, offset), x, weight, all_heads)
+    return rope(normed, cos, sin, interleaved)
+
+
+def call_qk_norm_rope(
+    q,
+    k,
+    q_weight,
+    k_weight,
+    cos,
+    sin,
+    eps=1e-6,
+    offset=0.0,
+    casting=LLAMA,
+    all_heads=False,
+    rotary_dim=None,
+    sections=(),
+    interleaved=False,
+    round_products=True,
+    kernel=-1,
+):
+    """fuseboard::qk_norm_rope."""
+    rotary_dim = q.shape[-1] if rotary_dim is None else rotary_dim
+    return torch.ops.fuseboard.qk_norm_rope(
+        q, k, q_weight, k_weight, cos, sin, eps, offset, casting, all_heads, rotary_dim,
+        list(sections), interleaved, round_products, kernel,
+    )  # fmt: skip
+
+
 def cross_entropy(
     logits,
     target,

@@ -12,6 +12,7 @@ from tests.client_py.ops.reference import (
     assert_near,
     call_cross_entropy,
     call_linear_cross_entropy,
+    call_qk_norm_rope,
     call_rms_norm,
     cross_entropy,
     linear_cross_entropy,
@@ -38,6 +39,21 @@ def cases(device="cuda"):
     scale, shift = leaf(4, WIDTH, device=device), leaf(4, WIDTH, device=device)
     gpt_oss = {"alpha": 1.702, "limit": 1.5, "up_offset": 1.0}
     ops = torch.ops.fuseboard
+    # As a projection's views, with positions that no tile divides.
+    q, k = leaf(2, 37, 6, WIDTH, device=device), leaf(2, 37, 2, WIDTH, device=device)
+    cos, sin = torch.randn(2, 1, 37, WIDTH, device=device)
+
+    def rotated(all_heads):
+        def function(a, b, v, w):
+            outputs = call_qk_norm_rope(
+                a.transpose(1, 2), b.transpose(1, 2), v, w, cos, sin, all_heads=all_heads,
+                kernel=load("qk_norm_rope"),
+            )  # fmt: skip
+            return sum(y.square().sum() for y in outputs)
+
+        sizes = (6 * WIDTH, 2 * WIDTH) if all_heads else (WIDTH, WIDTH)
+        return function, (q, k, *(leaf(n, device=device) for n in sizes)), None
+
     return {
         "rms_norm": (lambda a, w: call_rms_norm(a, w, kernel=rms).square().sum(), (x, norm), None),
         "swiglu": (
@@ -82,6 +98,8 @@ def cases(device="cuda"):
             (x, head),
             target,
         ),
+        "qk_norm_rope": rotated(all_heads=False),
+        "qk_norm_rope_of_all_heads": rotated(all_heads=True),
         **row_loss_cases(target, device),
     }
 
@@ -109,6 +127,8 @@ NAMES = [
     "modulated_rms_norm",
     "cross_entropy",
     "fused_linear_cross_entropy",
+    "qk_norm_rope",
+    "qk_norm_rope_of_all_heads",
     *(loss.operation for loss in ROW_LOSSES),
 ]
 

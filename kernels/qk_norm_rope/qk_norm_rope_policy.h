@@ -1,0 +1,149 @@
+// How qk_norm_rope is cut for a device. Host-only and constexpr, so it is tested without a GPU.
+//
+// A block works for q or for k, so that it holds one weight. It takes `token_lanes` neighbouring
+// positions of one batch entry and all their heads: `width` threads, a part of a warp, share a
+// head, `head_lanes` groups of them share the heads of a position, and each thread loads its
+// factors once and goes through its heads, C::kUnroll at a time.
+//
+// With all_heads a row is a position, so all its heads must be in registers at once: one turn.
+// What does not fit takes the looping kernels.
+
+#ifndef KERNELS_QK_NORM_ROPE_QK_NORM_ROPE_POLICY_H_
+#define KERNELS_QK_NORM_ROPE_QK_NORM_ROPE_POLICY_H_
+
+#include <stdint.h>
+
+namespace fuseboard::qk_norm_rope {
+
+// What a kernel is compiled for. A type, as nvcc 13.0 cannot name a kernel with a class as
+// argument.
+template <int kThreads_, int kUnroll_, int kBlocksPerSm_>
+struct Cut {
+  static constexpr int kThreads = kThreads_;          // Of a block.
+  static constexpr int kUnroll = kUnroll_;            // Heads of a thread that are under way.
+  static constexpr int kBlocksPerSm = kBlocksPerSm_;  // Resident, that registers are fitted to.
+};
+
+// Not measured yet. Forward: factors (32 registers), weight (16), four heads as loaded (32), one in
+// floats (32) and addresses need more than 128 registers; 384 threads with 128 bytes each under way
+// are 48 KiB per multiprocessor.
+using ForwardCut = Cut<128, 4, 3>;
+using ForwardAllHeadsCut = Cut<256, 4, 2>;
+// Backward: factors (32), weight (16), its sums (16), and two heads of x and of the gradient as
+// loaded (32).
+using BackwardCut = Cut<128, 2, 3>;
+using BackwardInterleavedCut = Cut<128, 2, 2>;
+// All heads: the sums are of two heads. 128 threads take 32 heads of 128 elements of 16 bits, 256
+// threads twice as many.
+using BackwardAllHeadsCut = Cut<128, 2, 2>;
+using BackwardManyHeadsCut = Cut<256, 2, 1>;
+
+struct Policy {
+  int width;       // A power of two up to 32. 0: looping kernel.
+  int head_lanes;  // All heads: width * head_lanes is a power of two up to 32, or whole warps.
+  int token_lanes;
+
+  friend constexpr bool operator==(const Policy&, const Policy&) = default;
+};
+
+inline constexpr int kWarp = 32;
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr int NextPowerOfTwo(int64_t value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+constexpr int Tokens(int64_t room, int64_t positions) {
+  return static_cast<int>(room < positions ? room : (positions < 1 ? 1 : positions));
+}
+
+// Groups of `room` that share `heads` heads, `unroll` each at a time: as few turns as it takes to
+// leave the fewest places of the block empty.
+constexpr int HeadLanes(int64_t heads, int64_t room, int unroll) {
+  int best = 1;
+  int64_t best_cost = 0;
+  for (int64_t lanes = 1; lanes <= room; ++lanes) {
+    const int64_t turns = CeilDiv(heads, lanes * unroll);
+    // Places that a position takes up, by 1024.
+    const int64_t cost = 1024 * turns * unroll * room / (room / lanes);
+    if (best_cost == 0 || cost <= best_cost) best = static_cast<int>(lanes), best_cost = cost;
+    if (turns == 1) break;
+  }
+  return best;
+}
+
+// `slots`: pairs of runs of a head. `heads`: at least 1.
+template <typename C>
+constexpr Policy SelectPolicy(int64_t slots, int64_t heads, int64_t positions, bool all_heads) {
+  if (slots > kWarp) return {};
+  const int width = NextPowerOfTwo(slots);
+  const int64_t room = C::kThreads / width;
+  if (!all_heads) {
+    const int lanes = HeadLanes(heads, room, C::kUnroll);
+    return {width, lanes, Tokens(room / lanes, positions)};
+  }
+  const int64_t threads = CeilDiv(heads, C::kUnroll) * width;
+  const int64_t whole =
+      threads <= kWarp ? NextPowerOfTwo(threads) : CeilDiv(threads, kWarp) * kWarp;
+  if (whole > C::kThreads) return {};
+  return {width, static_cast<int>(whole / width), Tokens(C::kThreads / whole, positions)};
+}
+
+// A tile is what a block does at a time: token_lanes positions of one batch entry.
+struct Tiles {
+  int64_t per_batch;
+  int64_t count;
+};
+
+constexpr Tiles TilesOf(int64_t token_lanes, int64_t batch, int64_t positions) {
+  const int64_t per_batch = CeilDiv(positions, token_lanes);
+  return {per_batch, per_batch * batch};
+}
+
+// Looping kernels: threads of a row, and rows of a block.
+struct LoopingPolicy {
+  int threads_per_row;
+  int rows_per_block;
+};
+
+constexpr LoopingPolicy SelectLooping(int64_t features) {
+  return features <= 1024 ? LoopingPolicy{kWarp, 8} : LoopingPolicy{256, 1};
+}
+
+inline constexpr int kLoopingBlocksPerSm = 4;
+
+// Blocks of a looping backward, which adds up a weight's gradient in memory, a row of f32 per row
+// of the block: in 64 MiB at most unless one block needs more.
+constexpr int64_t LoopingBlocks(const LoopingPolicy& policy, int64_t features, int64_t resident) {
+  const int64_t block_bytes = policy.rows_per_block * features * int64_t{sizeof(float)};
+  const int64_t by_memory = block_bytes == 0 ? resident : (int64_t{64} << 20) / block_bytes;
+  const int64_t blocks = by_memory < resident ? by_memory : resident;
+  return blocks < 1 ? 1 : blocks;
+}
+
+// The blocks of q and of k out of `resident`, in proportion to their work; each side that has tiles
+// has a block, and no side more blocks than tiles.
+struct Blocks {
+  int64_t side[2];
+};
+
+constexpr Blocks SplitBlocks(int64_t resident, const int64_t (&tiles)[2],
+                             const int64_t (&work)[2]) {
+  const int64_t total = work[0] + work[1];
+  Blocks blocks = {};
+  for (int i = 0; i < 2; ++i) {
+    if (tiles[i] == 0) continue;
+    int64_t share = total == 0 ? resident : (resident * work[i] + total / 2) / total;
+    if (share >= resident && tiles[1 - i] > 0) share = resident - 1;
+    if (share < 1) share = 1;
+    blocks.side[i] = share < tiles[i] ? share : tiles[i];
+  }
+  return blocks;
+}
+
+}  // namespace fuseboard::qk_norm_rope
+
+#endif  // KERNELS_QK_NORM_ROPE_QK_NORM_ROPE_POLICY_H_
