@@ -146,17 +146,22 @@ __device__ __forceinline__ void ClusterWait() {
 #endif
 }
 
-// Writes to the shared variable that block `rank` of the cluster has at the place of `shared`.
-__device__ __forceinline__ void ClusterStore(float* shared, uint32_t rank, float value) {
-#if defined(FB_PTX_SM90)
-  const auto local = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  uint32_t remote;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
-#else
-  *shared = value;
-#endif
-}
+// The blocks that share a row: with kMany those of a cluster, or one. Without, no instruction is
+// spent on the question. Sizes of clusters are powers of two: a division, of 64 bits at that, would
+// be the longest part of a short kernel.
+template <bool kMany>
+struct RowBlocks {
+  __device__ __forceinline__ static uint32_t Size() { return kMany ? ClusterSize() : 1; }
+  __device__ __forceinline__ static uint32_t Rank() { return kMany ? ClusterRank() : 0; }
+  // Which group of blocks of the grid this is, and how many there are.
+  __device__ __forceinline__ static uint32_t Index() { return Shifted(blockIdx.x); }
+  __device__ __forceinline__ static uint32_t Count() { return Shifted(gridDim.x); }
+
+ private:
+  __device__ __forceinline__ static uint32_t Shifted(uint32_t blocks) {
+    return kMany ? blocks >> (31 - __clz(static_cast<int>(ClusterSize()))) : blocks;
+  }
+};
 
 // ---- Dependent launch: a kernel may be scheduled before its predecessor has ended. ----
 

@@ -34,6 +34,11 @@ __device__ __forceinline__ T WarpReduce(T value, Op op, int width = kWarpThreads
   return value;
 }
 
+// The lanes that hold one value for each of `group_warps` warps: a power of two.
+__device__ __forceinline__ int WidthOf(int group_warps) {
+  return group_warps <= 1 ? 1 : kWarpThreads >> __clz((group_warps - 1) << 27);
+}
+
 // Over each group of `group_warps` neighbouring warps of the block. `shared` has room for kMaxWarps
 // values; it may be written again after one more barrier, so a loop alternates between two of them
 // and pays one barrier per turn.
@@ -49,7 +54,9 @@ __device__ __forceinline__ T GroupReduce(T value, Op op, T identity, T* shared, 
   // Every warp folds the partial results of its group: cheaper than a second barrier for a
   // broadcast.
   const int first = warp / group_warps * group_warps;
-  return WarpReduce(lane < group_warps ? shared[first + lane] : identity, op);
+  const int width = WidthOf(group_warps);
+  const int of = lane % width;
+  return WarpReduce(of < group_warps ? shared[first + of] : identity, op, width);
 }
 
 // Over the whole block; see GroupReduce.
@@ -57,21 +64,6 @@ template <typename T, typename Op>
 __device__ __forceinline__ T BlockReduce(T value, Op op, T identity, T* shared) {
   const int warps = static_cast<int>(blockDim.x * blockDim.y) / kWarpThreads;
   return GroupReduce(value, op, identity, shared, warps);
-}
-
-// The sum over the cluster of `value`, which each thread of a block has alike. `shared` has room
-// for kMaxClusterBlocks values and follows BlockReduce's rule of two. No block may leave the
-// kernel, nor another enter this function, before the cluster has started: ClusterArrive and
-// ClusterWait once.
-__device__ __forceinline__ float ClusterSum(float value, float* shared) {
-  const uint32_t blocks = ClusterSize();
-  const uint32_t thread = threadIdx.x + threadIdx.y * blockDim.x;
-  if (thread < blocks) ClusterStore(shared + ClusterRank(), thread, value);
-  ClusterArrive();
-  ClusterWait();
-  float sum = 0.0f;
-  for (uint32_t i = 0; i < blocks; ++i) sum += shared[i];
-  return sum;
 }
 
 }  // namespace fuseboard

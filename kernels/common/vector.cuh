@@ -140,6 +140,17 @@ __device__ __forceinline__ Lanes<T, kLanes> PackFloats(const float (&in)[kLanes]
   return out;
 }
 
+// The pack as bits that the compiler takes for new ones: it would keep the floats that it unpacked
+// before, in twice the registers. `zero` is 0, which the compiler does not know.
+template <typename T, int kLanes>
+__device__ __forceinline__ Lanes<T, kLanes> Renewed(Lanes<T, kLanes> pack, uint32_t zero) {
+  if constexpr (!std::is_same_v<T, float>) {
+#pragma unroll
+    for (uint32_t& word : pack.word) word ^= zero;
+  }
+  return pack;
+}
+
 // Memory to floats, and floats to memory with one rounding.
 template <typename T, int kLanes>
 __device__ __forceinline__ void LoadFloats(const T* address, float (&out)[kLanes]) {

@@ -15,9 +15,9 @@
 #ifndef KERNELS_CROSS_ENTROPY_RING_KERNEL_CUH_
 #define KERNELS_CROSS_ENTROPY_RING_KERNEL_CUH_
 
+#include "kernels/common/ptx_bulk.cuh"
 #include "kernels/cross_entropy/cross_entropy_policy.h"
 #include "kernels/cross_entropy/gradient_row.cuh"
-#include "kernels/cross_entropy/ptx_bulk.cuh"
 
 namespace fuseboard::cross_entropy {
 

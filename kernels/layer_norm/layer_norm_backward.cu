@@ -3,7 +3,7 @@
 #include "kernels/layer_norm/layer_norm_backward.cuh"
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
-#include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/layer_norm/layer_norm_policy.h"
 
 namespace fuseboard::layer_norm {
 namespace {
@@ -12,25 +12,26 @@ using rms_norm::Policy;
 using BackwardKernel = void (*)(BackwardArgs);
 
 template <typename X, bool kBias>
-BackwardKernel SelectKernel(int packs) {
+BackwardKernel SelectKernel(int packs, bool cluster) {
   switch (packs) {
     case 1:
-      return LayerNormBackwardKernel<X, kBias, 1>;
+      return LayerNormBackwardKernel<X, kBias, 1, false>;
     case 2:
-      return LayerNormBackwardKernel<X, kBias, 2>;
+      return LayerNormBackwardKernel<X, kBias, 2, false>;
     case 4:
-      return LayerNormBackwardKernel<X, kBias, 4>;
+      return cluster ? LayerNormBackwardKernel<X, kBias, 4, true>
+                     : LayerNormBackwardKernel<X, kBias, 4, false>;
     case 8:
-      return LayerNormBackwardKernel<X, kBias, 8>;
+      return LayerNormBackwardKernel<X, kBias, 8, true>;
     default:
       return LayerNormBackwardLoopingKernel<X>;
   }
 }
 
-BackwardKernel SelectKernel(int32_t dtype, bool bias, int packs) {
+BackwardKernel SelectKernel(int32_t dtype, bool bias, int packs, bool cluster) {
   return DispatchFloat(dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return bias ? SelectKernel<X, true>(packs) : SelectKernel<X, false>(packs);
+    return bias ? SelectKernel<X, true>(packs, cluster) : SelectKernel<X, false>(packs, cluster);
   });
 }
 
@@ -48,18 +49,13 @@ Policy PolicyOf(const FbCall& call, const BackwardCall& b) {
   const bool packs = b.hidden % (16 / bytes) == 0 && IsAlignedRows(b.x, bytes, 16) &&
                      IsAlignedRows(b.dy, bytes, 16) && weight &&
                      (IsAbsent(b.dx) || IsAlignedRows(b.dx, bytes, 16));
-  Policy policy =
-      packs ? rms_norm::SelectBackward(call.sm, b.hidden * bytes / 16, bytes, bytes) : Policy{};
-  // The sums of dbias take the registers of a third block.
-  if (policy.packs == 1 || policy.packs == 2) {
-    policy.blocks_per_sm = policy.blocks_per_sm > 2 ? 2 : policy.blocks_per_sm;
-  }
+  const Policy policy = packs ? SelectBackward(call.sm, b.hidden * bytes / 16, bytes) : Policy{};
   return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;
 }
 
-Plan PlanOf(const FbCall& call, const BackwardCall& b) {
+Plan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   Plan plan = {};
-  plan.policy = PolicyOf(call, b);
+  plan.policy = policy;
   if (plan.policy.packs == 0) {
     plan.blocks = rms_norm::LoopingBackwardBlocks(plan.policy, b.rows, b.hidden, call.sm_count);
     plan.sums = plan.blocks * plan.policy.rows_per_block;
@@ -80,16 +76,17 @@ uint64_t BackwardCudaWorkspace(const FbCall* call) {
   const BackwardCall b = BackwardOf(*call);
   const int parameters = (IsAbsent(b.dweight) ? 0 : 1) + (IsAbsent(b.dbias) ? 0 : 1);
   if (parameters == 0) return 0;
-  return static_cast<uint64_t>(PlanOf(*call, b).sums * b.hidden * parameters) * sizeof(float);
+  return static_cast<uint64_t>(PlanOf(*call, b, PolicyOf(*call, b)).sums * b.hidden * parameters) *
+         sizeof(float);
 }
 
-int32_t BackwardCuda(const FbCall* call, void* workspace) {
-  const BackwardCall b = BackwardOf(*call);
+int32_t LaunchBackward(const FbCall& call, const Policy& policy, void* workspace) {
+  const BackwardCall b = BackwardOf(call);
   const bool has_dweight = !IsAbsent(b.dweight);
   const bool has_dbias = !IsAbsent(b.dbias);
   if (IsAbsent(b.dx) && !has_dweight && !has_dbias) return cudaSuccess;
 
-  const Plan plan = PlanOf(*call, b);
+  const Plan plan = PlanOf(call, b, policy);
   auto* const partials = static_cast<float*>(workspace);
   float* const of_weight = has_dweight ? partials : nullptr;
   float* const of_bias = has_dbias ? partials + (has_dweight ? plan.sums * b.hidden : 0) : nullptr;
@@ -99,7 +96,7 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
         .threads = dim3(plan.policy.threads_per_row, plan.policy.rows_per_block),
         .cluster = plan.policy.cluster,
         .shared_bytes = plan.shared_bytes,
-        .stream = static_cast<cudaStream_t>(call->stream)};
+        .stream = static_cast<cudaStream_t>(call.stream)};
     const BackwardArgs args = {.dy = b.dy.data,
                                .x = b.x.data,
                                .weight = DataOf(b.weight),
@@ -116,26 +113,31 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
                                .weight_dtype = b.weight.dtype,
                                .stages = plan.policy.stages,
                                .shared_weight = plan.policy.shared_weight};
-    const auto kernel = SelectKernel(b.x.dtype, has_dbias, plan.policy.packs);
+    const auto kernel =
+        SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, plan.policy.cluster > 1);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
   // The second sum follows the first, not the kernel: it may not begin before its end.
-  const bool dependent = call->sm >= 90 && plan.blocks > 0;
+  const bool dependent = call.sm >= 90 && plan.blocks > 0;
   if (has_dweight) {
     const cudaError_t error =
-        LaunchSumPartials(of_weight, plan.sums, b.hidden, b.dweight, dependent, call->stream);
+        LaunchSumPartials(of_weight, plan.sums, b.hidden, b.dweight, dependent, call.stream);
     if (error != cudaSuccess) return error;
   }
   if (!has_dbias) return cudaSuccess;
   return LaunchSumPartials(of_bias, plan.sums, b.hidden, b.dbias, dependent && !has_dweight,
-                           call->stream);
+                           call.stream);
+}
+
+int32_t BackwardCuda(const FbCall* call, void* workspace) {
+  return LaunchBackward(*call, PolicyOf(*call, BackwardOf(*call)), workspace);
 }
 
 int32_t LoadBackwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int packs : {0, 1, 2, 4, 8}) {
+    for (const auto& [packs, cluster] : rms_norm::kForms) {
       for (const bool bias : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs));
+        const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs, cluster));
         if (error != cudaSuccess) return error;
       }
     }

@@ -77,12 +77,15 @@ __device__ __forceinline__ void StorePartials(const Ring& ring, int stages, int 
 }
 
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
-// next row is fetched into a slot as soon as its pack of this row has been used.
+// next row is fetched into a slot as soon as its pack of this row has left it.
 // REQUIRES: all rows in 16-byte runs; 1 <= stages <= 3.
-template <typename X, bool kBias, int kPacks>
+template <typename X, bool kBias, int kPacks, bool kCluster>
 __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
     LayerNormBackwardKernel(const BackwardArgs args) {
+  using Blocks = RowBlocks<kCluster>;
   using Ring = rms_norm::BackwardRing<X, X, /*kAdd=*/false, kPacks>;
+  constexpr bool kHolds = kPacks <= (kBias ? 2 : 4);
+  using Held = rms_norm::HeldRow<X, X, /*kAdd=*/false, kPacks, kHolds>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ RowSumPairStorage sums;
@@ -90,13 +93,12 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
                      static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x)};
-  const int cluster = static_cast<int>(ClusterSize());
   const int stages = args.stages;
   const int row_packs = static_cast<int>(args.hidden / kLanes);
-  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
-  const int step = static_cast<int>(blockDim.x) * cluster;
-  const int64_t first_row = int64_t{blockIdx.x} / cluster * blockDim.y;
-  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
+  const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x * Blocks::Size());
+  const int64_t first_row = int64_t{Blocks::Index()} * blockDim.y;
+  const int64_t row_step = int64_t{Blocks::Count()} * blockDim.y;
   const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   const auto fetch = [&](int stage, int p, int64_t row, int pack) {
     ring.Fetch(stage, p, static_cast<const X*>(args.x) + row * args.x_stride,
@@ -130,77 +132,90 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
       LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
     }
   };
-  if (cluster > 1) {
-    ClusterArrive();  // No block may write to another's memory before that one runs.
-    ClusterWait();
-  }
+  if constexpr (kCluster) BeginExchange(&sums.exchange);
 
   float dweight[kPacks][kLanes] = {};
   float dbias[kBias ? kPacks : 1][kLanes] = {};
+  const auto statistics_of = [&](int64_t row) {
+    return row < args.rows ? make_float2(args.mean[row], args.rstd[row]) : float2{};
+  };
+  float2 next_statistics = statistics_of(first_row + threadIdx.y);
   int stage = 0;
-  int turn = 0;
+  uint32_t turn = 0;
   for (int64_t base = first_row; base < args.rows; base += row_step) {
     const int64_t row = base + threadIdx.y;
     const bool active = row < args.rows;
-    const float mean = active ? args.mean[row] : 0.0f;
-    const float rstd = active ? args.rstd[row] : 0.0f;
+    const auto [mean, rstd] = next_statistics;
+    next_statistics = statistics_of(row + row_step);
     rms_norm::WaitForStage(stages);
 
-    float2 means = {0.0f, 0.0f};
-    if (args.dx != nullptr) {
-      float2 dots = {0.0f, 0.0f};
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int pack = first + p * step;
-        if (!active || pack >= row_packs) continue;
-        float x[kLanes], dy[kLanes], w[kLanes];
-        ring.LoadX(stage, p, x);
-        ring.LoadDy(stage, p, dy);
-        load_weight(p, pack, w);
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) {
-          const float g = dy[i] * w[i];
-          dots.x += g;
-          dots.y += g * ((x[i] - mean) * rstd);
-        }
-      }
-      dots = RowSumPair(dots, sums.block[turn], sums.cluster[turn]);
-      means = {dots.x * inverse_hidden, dots.y * inverse_hidden};
-    }
-
     const int64_t next = row + stages * row_step;
+    Held held;
+    float2 dots = {0.0f, 0.0f};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       if (!active || pack >= row_packs) continue;
-      float x[kLanes], dy[kLanes];
-      ring.LoadX(stage, p, x);
-      ring.LoadDy(stage, p, dy);
-      if (next < args.rows) fetch(stage, p, next, pack);
+      held.Take(ring, stage, p, /*has_dsum=*/false);
+      if (kHolds && next < args.rows) fetch(stage, p, next, pack);
+      if (args.dx == nullptr) continue;
+      float x[kLanes], dy[kLanes], w[kLanes];
+      held.LoadX(p, x);
+      held.LoadDy(p, dy);
+      load_weight(p, pack, w);
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) x[i] = (x[i] - mean) * rstd;
+      for (int i = 0; i < kLanes; ++i) {
+        const float g = dy[i] * w[i];
+        dots.x += g;
+        dots.y += g * (x[i] - mean);
+      }
+    }
+    if constexpr (kHolds) CopyAsyncCommit();
+    // dx = rstd * (g + (x - mean) * slope - mean(g)).
+    float slope = 0.0f;
+    float mean_g = 0.0f;
+    if (args.dx != nullptr) {
+      dots.y *= rstd;
+      dots = RowSumPair<kCluster>(dots, &sums, turn);
+      slope = -rstd * (dots.y * inverse_hidden);
+      mean_g = dots.x * inverse_hidden;
+    }
+
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (!active || pack >= row_packs) continue;
+      if constexpr (!kHolds) {
+        held.Take(ring, stage, p, /*has_dsum=*/false);
+        if (next < args.rows) fetch(stage, p, next, pack);
+      }
+      float x[kLanes], dy[kLanes];
+      held.LoadX(p, x);
+      held.LoadDy(p, dy);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) x[i] -= mean;
       if (args.dx != nullptr) {
         float w[kLanes], dx[kLanes];
         load_weight(p, pack, w);
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) {
-          dx[i] = rstd * (dy[i] * w[i] - means.x - x[i] * means.y);
+          dx[i] = rstd * fmaf(x[i], slope, fmaf(dy[i], w[i], -mean_g));
         }
         X* out = static_cast<X*>(args.dx) + row * args.dx_stride;
         StoreFloats<X, kLanes>(out + pack * kLanes, dx);
       }
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
+      for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * (x[i] * rstd);
       if constexpr (kBias) {
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) dbias[p][i] += dy[i];
       }
     }
-    CopyAsyncCommit();
+    if constexpr (!kHolds) CopyAsyncCommit();
     stage = stage + 1 == stages ? 0 : stage + 1;
-    turn ^= 1;
+    ++turn;
   }
-  const int64_t sum_row = int64_t{blockIdx.x} / cluster * args.hidden;
+  const int64_t sum_row = int64_t{Blocks::Index()} * args.hidden;
   if constexpr (kBias) {
     StorePartials(ring, stages, first, step, row_packs, dbias, args.bias_partials + sum_row);
   }
@@ -230,8 +245,8 @@ __global__ void __launch_bounds__(512) LayerNormBackwardLoopingKernel(const Back
       add(args.bias_partials, i, true, 0.0f);
     }
   }
-  int turn = 0;
-  for (int64_t base = first_row; base < args.rows; base += row_step, turn ^= 1) {
+  uint32_t turn = 0;
+  for (int64_t base = first_row; base < args.rows; base += row_step, ++turn) {
     const int64_t row = base + threadIdx.y;
     const bool active = row < args.rows;
     const int64_t hidden = active ? args.hidden : 0;
@@ -252,7 +267,7 @@ __global__ void __launch_bounds__(512) LayerNormBackwardLoopingKernel(const Back
         dots.x += dys[0] * w[0];
         dots.y += dys[0] * w[0] * ((xs[0] - mean) * rstd);
       }
-      dots = RowSumPair(dots, sums.block[turn], sums.cluster[turn]);
+      dots = RowSumPair<false>(dots, &sums, turn);
       means = {dots.x * inverse_hidden, dots.y * inverse_hidden};
     }
 #pragma unroll 4

@@ -13,25 +13,26 @@ using rms_norm::Policy;
 using ForwardKernel = void (*)(ForwardArgs);
 
 template <typename X, bool kSame>
-ForwardKernel SelectKernel(int packs) {
+ForwardKernel SelectKernel(int packs, bool cluster) {
   switch (packs) {
     case 1:
-      return LayerNormForwardKernel<X, kSame, 1>;
+      return LayerNormForwardKernel<X, kSame, 1, false>;
     case 2:
-      return LayerNormForwardKernel<X, kSame, 2>;
+      return LayerNormForwardKernel<X, kSame, 2, false>;
     case 4:
-      return LayerNormForwardKernel<X, kSame, 4>;
+      return cluster ? LayerNormForwardKernel<X, kSame, 4, true>
+                     : LayerNormForwardKernel<X, kSame, 4, false>;
     case 8:
-      return LayerNormForwardKernel<X, kSame, 8>;
+      return LayerNormForwardKernel<X, kSame, 8, true>;
     default:
       return LayerNormForwardLoopingKernel<X>;
   }
 }
 
-ForwardKernel SelectKernel(int32_t dtype, bool same, int packs) {
+ForwardKernel SelectKernel(int32_t dtype, bool same, int packs, bool cluster) {
   return DispatchFloat(dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return same ? SelectKernel<X, true>(packs) : SelectKernel<X, false>(packs);
+    return same ? SelectKernel<X, true>(packs, cluster) : SelectKernel<X, false>(packs, cluster);
   });
 }
 
@@ -49,27 +50,25 @@ Policy PolicyOf(const FbCall& call, const ForwardCall& f) {
   const bool packs = f.hidden % (16 / bytes) == 0 && IsAlignedRows(f.x, bytes, 16) &&
                      IsAlignedRows(f.y, bytes, 16) && IsAligned(f.weight) && IsAligned(f.bias);
   const Policy policy = packs ? rms_norm::SelectForward(call.sm, f.hidden * bytes / 16) : Policy{};
-  return policy.packs == 0 ? rms_norm::SelectLooping(f.hidden) : policy;
+  const bool covers =
+      policy.packs != 0 && rms_norm::CeilDiv(f.rows, policy.rows_per_block) <= rms_norm::kMaxGroups;
+  return covers ? policy : rms_norm::SelectLooping(f.hidden);
 }
 
 void* DataOf(const FbTensor& tensor) { return IsAbsent(tensor) ? nullptr : tensor.data; }
 
 }  // namespace
 
-int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
-  const ForwardCall f = ForwardOf(*call);
+int32_t LaunchForward(const FbCall& call, const Policy& policy) {
+  const ForwardCall f = ForwardOf(call);
   if (f.rows == 0) return cudaSuccess;
-  const Policy policy = PolicyOf(*call, f);
   const bool same = IsLikeX(f.weight, f.x) && IsLikeX(f.bias, f.x);
-  int64_t groups = rms_norm::CeilDiv(f.rows, policy.rows_per_block);
-  if (policy.packs != 0 && policy.blocks_per_sm > 0) {
-    groups = std::min<int64_t>(groups, int64_t{call->sm_count} * policy.blocks_per_sm);
-  }
+  const int64_t groups = rms_norm::CeilDiv(f.rows, policy.rows_per_block);
   const LaunchShape shape = {.blocks = std::min(groups, rms_norm::kMaxGroups) * policy.cluster,
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
-                             .stream = static_cast<cudaStream_t>(call->stream)};
-  return LaunchKernel(SelectKernel(f.x.dtype, same, policy.packs), shape,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(SelectKernel(f.x.dtype, same, policy.packs, policy.cluster > 1), shape,
                       ForwardArgs{.x = f.x.data,
                                   .weight = DataOf(f.weight),
                                   .bias = DataOf(f.bias),
@@ -82,14 +81,20 @@ int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
                                   .hidden = f.hidden,
                                   .weight_dtype = f.weight.dtype,
                                   .bias_dtype = f.bias.dtype,
+                                  .inverse_hidden = 1.0f / static_cast<float>(f.hidden),
+                                  .zero = 0,
                                   .eps = f.eps});
+}
+
+int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
+  return LaunchForward(*call, PolicyOf(*call, ForwardOf(*call)));
 }
 
 int32_t LoadForwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int packs : {0, 1, 2, 4, 8}) {
+    for (const auto& [packs, cluster] : rms_norm::kForms) {
       for (const bool same : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectKernel(dtype, same, packs));
+        const cudaError_t error = LoadKernel(SelectKernel(dtype, same, packs, cluster));
         if (error != cudaSuccess) return error;
       }
     }

@@ -8,6 +8,7 @@
 
 #include "kernels/common/dispatch.h"
 #include "kernels/common/vector.cuh"
+#include "kernels/layer_norm/row_moments.cuh"
 #include "kernels/rms_norm/row_sum.cuh"
 
 namespace fuseboard::layer_norm {
@@ -17,8 +18,11 @@ using rms_norm::RowSumPair;
 using rms_norm::RowSumPairStorage;
 using rms_norm::RowSumStorage;
 
-// What a row's second sum gives. The first mean, of a sum in f32, is off where values are many and
-// large; the mean of what is left over it is its error. H 1024, mean 1000: y off by 1e-4 without.
+__device__ __forceinline__ float RstdOf(float variance, float eps) {
+  return rsqrtf(fmaxf(variance, 0.0f) + eps);
+}
+
+// What a row's second sum gives: the mean of what is left over the first is its error.
 struct RowStatistics {
   float shift;  // To be taken from x - first mean.
   float rstd;
@@ -28,7 +32,7 @@ struct RowStatistics {
 __device__ __forceinline__ RowStatistics StatisticsOf(float2 sums, float inverse_hidden,
                                                       float eps) {
   const float shift = sums.x * inverse_hidden;
-  return {shift, rsqrtf(fmaxf(sums.y * inverse_hidden - shift * shift, 0.0f) + eps)};
+  return {shift, RstdOf(sums.y * inverse_hidden - shift * shift, eps)};
 }
 
 struct ForwardArgs {
@@ -44,18 +48,18 @@ struct ForwardArgs {
   int64_t hidden;
   int32_t weight_dtype;
   int32_t bias_dtype;
+  float inverse_hidden;
+  uint32_t zero;  // 0, which the compiler does not know; see Renewed.
   float eps;
 };
 
 // v * weight + bias, where there are any. kSame: both have the dtype X.
 template <typename X, bool kSame, int kLanes>
 __device__ __forceinline__ void ScaleAndShift(const ForwardArgs& args, int64_t column,
-                                              float (&v)[kLanes]) {
+                                              const float (&weight)[kLanes], float (&v)[kLanes]) {
   if (args.weight != nullptr) {
-    float w[kLanes];
-    LoadFloatsOf<kLanes>(kSame ? kDTypeOf<X> : args.weight_dtype, args.weight, column, w);
 #pragma unroll
-    for (int i = 0; i < kLanes; ++i) v[i] *= w[i];
+    for (int i = 0; i < kLanes; ++i) v[i] *= weight[i];
   }
   if (args.bias != nullptr) {
     float b[kLanes];
@@ -65,85 +69,84 @@ __device__ __forceinline__ void ScaleAndShift(const ForwardArgs& args, int64_t c
   }
 }
 
+template <typename X, bool kSame, int kLanes>
+__device__ __forceinline__ void ScaleAndShift(const ForwardArgs& args, int64_t column,
+                                              float (&v)[kLanes]) {
+  float w[kLanes] = {};
+  if (args.weight != nullptr) {
+    LoadFloatsOf<kLanes>(kSame ? kDTypeOf<X> : args.weight_dtype, args.weight, column, w);
+  }
+  ScaleAndShift<X, kSame, kLanes>(args, column, w, v);
+}
+
 // Rows held in registers, kPacks packs per thread. blockDim = (threads per row, rows per block).
-// REQUIRES: all rows, weight and bias in 16-byte runs.
-template <typename X, bool kSame, int kPacks>
+// kSame: weight and bias have the dtype X. kCluster: several blocks may share a row. REQUIRES: all
+// rows, weight and bias in 16-byte runs.
+template <typename X, bool kSame, int kPacks, bool kCluster>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
-    LayerNormForwardKernel(const ForwardArgs args) {
+    LayerNormForwardKernel(const __grid_constant__ ForwardArgs args) {
+  using Blocks = RowBlocks<kCluster>;
   constexpr int kLanes = kPackLanes<X>;
-  __shared__ RowSumStorage sums;
-  __shared__ RowSumPairStorage pairs;
-  int turn = 0;
-  const int cluster = static_cast<int>(ClusterSize());
+  // Asked for before the sums; for the bias as well, 64 registers are not enough.
+  constexpr bool kHoldWeight = kSame && kPacks <= 4;
+  __shared__ RowSumPairStorage shared;
+  if constexpr (kCluster) ArriveForExchange(&shared.exchange);
   const int row_packs = static_cast<int>(args.hidden / kLanes);
-  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
-  const int step = static_cast<int>(blockDim.x) * cluster;
-  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
-  const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);
-  bool cluster_started = cluster == 1;
-  if (!cluster_started) ClusterArrive();
+  const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x * Blocks::Size());
+  const int64_t row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
+  const bool active = row < args.rows;
+  const int end = active ? row_packs : 0;
+  const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
 
-  for (int64_t base = int64_t{blockIdx.x} / cluster * blockDim.y; base < args.rows;
-       base += row_step) {
-    const int64_t row = base + threadIdx.y;
-    const bool active = row < args.rows;
-    const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
-
-    Lanes<X, kLanes> held[kPacks];
+  Lanes<X, kLanes> held[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int pack = first + p * step;
+    held[p] = {};
+    if (pack < end) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
+  }
+  Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
+  if constexpr (kHoldWeight) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
-      held[p] = {};
-      if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
-    }
-    float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      float v[kLanes];
-      Unpack<X, kLanes>(held[p], v);
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) sum[i % 2] += v[i];
-    }
-    if (!cluster_started) {
-      ClusterWait();  // No block may write to another's memory before that one runs.
-      cluster_started = true;
-    }
-    const float mean =
-        RowSum(sum[0] + sum[1], sums.block[turn], sums.cluster[turn]) * inverse_hidden;
-
-    float2 left = {0.0f, 0.0f};
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      if (first + p * step >= row_packs) break;  // Lanes beyond the row are no zeros now.
-      float v[kLanes];
-      Unpack<X, kLanes>(held[p], v);
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) {
-        const float distance = v[i] - mean;
-        left.x += distance;
-        left.y += distance * distance;
+      weight[p] = {};
+      if (args.weight != nullptr && pack < end) {
+        weight[p] = LoadLanes<X, kLanes>(static_cast<const X*>(args.weight) + pack * kLanes);
       }
     }
-    left = RowSumPair(left, pairs.block[turn], pairs.cluster[turn]);
-    turn ^= 1;
-    const auto [shift, rstd] = StatisticsOf(left, inverse_hidden, args.eps);
-    if (!active) continue;
-    if (first == 0) {
-      if (args.mean != nullptr) args.mean[row] = mean + shift;
-      if (args.rstd != nullptr) args.rstd[row] = rstd;
-    }
-    X* y = static_cast<X*>(args.y) + row * args.y_stride;
+  }
+  const float reference = MeanOfRun(x);
+  if constexpr (kCluster) {
+    if (ClusterSize() > 1) ClusterWait();  // Now all blocks are there to be written to.
+  }
+  const Moments m = MomentsOf<X, kPacks, kCluster>(held, first, step, end, reference,
+                                                   args.inverse_hidden, args.zero, &shared);
+  const float rstd = RstdOf(m.variance, args.eps);
+  const float offset = -m.shift * rstd;
+  if (!active) return;
+  if (first == 0) {
+    if (args.mean != nullptr) args.mean[row] = m.base + m.shift;
+    if (args.rstd != nullptr) args.rstd[row] = rstd;
+  }
+  X* y = static_cast<X*>(args.y) + row * args.y_stride;
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int pack = first + p * step;
-      if (pack >= row_packs) break;
-      float v[kLanes];
-      Unpack<X, kLanes>(held[p], v);
+  for (int p = 0; p < kPacks; ++p) {
+    const int pack = first + p * step;
+    if (pack >= row_packs) break;
+    float v[kLanes];
+    Unpack<X, kLanes>(Renewed(held[p], args.zero), v);
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) v[i] = (v[i] - mean - shift) * rstd;
+    for (int i = 0; i < kLanes; ++i) v[i] = fmaf(v[i] - m.base, rstd, offset);
+    if constexpr (kHoldWeight) {
+      float w[kLanes];
+      Unpack<X, kLanes>(weight[p], w);
+      ScaleAndShift<X, kSame, kLanes>(args, int64_t{pack} * kLanes, w, v);
+    } else {
       ScaleAndShift<X, kSame, kLanes>(args, int64_t{pack} * kLanes, v);
-      StoreFloats<X, kLanes>(y + pack * kLanes, v);
     }
+    StoreFloats<X, kLanes>(y + pack * kLanes, v);
   }
 }
 
@@ -153,7 +156,7 @@ template <typename X>
 __global__ void __launch_bounds__(512) LayerNormForwardLoopingKernel(const ForwardArgs args) {
   __shared__ RowSumStorage sums;
   __shared__ RowSumPairStorage pairs;
-  int turn = 0;
+  uint32_t turn = 0;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < args.rows; base += row_step) {
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(512) LayerNormForwardLoopingKernel(const Forwa
       LoadFloats<X, 1>(x + i, v);
       sum += v[0];
     }
-    const float mean = RowSum(sum, sums.block[turn], sums.cluster[turn]) * inverse_hidden;
+    const float mean = RowSum<false>(sum, &sums, turn) * inverse_hidden;
     float2 left = {0.0f, 0.0f};
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
@@ -179,8 +182,8 @@ __global__ void __launch_bounds__(512) LayerNormForwardLoopingKernel(const Forwa
       left.x += v[0] - mean;
       left.y += (v[0] - mean) * (v[0] - mean);
     }
-    left = RowSumPair(left, pairs.block[turn], pairs.cluster[turn]);
-    turn ^= 1;
+    left = RowSumPair<false>(left, &pairs, turn);
+    ++turn;
     const auto [shift, rstd] = StatisticsOf(left, inverse_hidden, args.eps);
     if (active && threadIdx.x == 0) {
       if (args.mean != nullptr) args.mean[row] = mean + shift;

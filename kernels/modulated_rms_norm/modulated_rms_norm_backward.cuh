@@ -104,13 +104,10 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
     CopyAsyncCommit();
     ahead.Advance(args);
   }
-  if (cluster > 1) {
-    ClusterArrive();  // No block may write to another's memory before that one runs.
-    ClusterWait();
-  }
+  BeginExchange(&sums.exchange);
 
   int stage = 0;
-  int turn = 0;
+  uint32_t turn = 0;
   for (int64_t index = int64_t{blockIdx.x} / cluster; index < slice_count; index += slice_step) {
     const Slice slice = SliceOf(args, index);
     if (args.shared_factor) {
@@ -147,13 +144,13 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
           const int pack = first + p * step;
           if (!active || pack >= row_packs) continue;
           float x[kLanes], dy[kLanes], factor[kLanes];
-          ring.LoadX(stage, p, x);
-          ring.LoadDy(stage, p, dy);
+          Unpack<X, kLanes>(ring.RowX(stage, p), x);
+          Unpack<DY, kLanes>(ring.RowDy(stage, p), dy);
           load_factor(p, pack, factor);
 #pragma unroll
           for (int i = 0; i < kLanes; ++i) dot += dy[i] * factor[i] * (x[i] * rstd);
         }
-        mean = rms_norm::RowSum(dot, sums.block[turn], sums.cluster[turn]) * inverse_hidden;
+        mean = rms_norm::RowSum<true>(dot, &sums, turn) * inverse_hidden;
       }
 
 #pragma unroll
@@ -162,8 +159,8 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
         const bool has_pack = active && pack < row_packs;
         float x[kLanes] = {}, dy[kLanes] = {};
         if (has_pack) {
-          ring.LoadX(stage, p, x);
-          ring.LoadDy(stage, p, dy);
+          Unpack<X, kLanes>(ring.RowX(stage, p), x);
+          Unpack<DY, kLanes>(ring.RowDy(stage, p), dy);
         }
         fetch(stage, p, pack);
         if (!has_pack) continue;
@@ -186,7 +183,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
       CopyAsyncCommit();
       ahead.Advance(args);
       stage = stage + 1 == stages ? 0 : stage + 1;
-      turn ^= 1;
+      ++turn;
     }
 
     if (blockDim.y > 1) {
@@ -215,7 +212,7 @@ __global__ void __launch_bounds__(512) BackwardLoopingKernel(const BackwardArgs 
   auto* dscale = static_cast<float*>(args.dscale.base);
   auto* dshift = static_cast<float*>(args.dshift.base);
   float* dy_normed_sums = dscale != nullptr ? dscale : args.dweight;
-  int turn = 0;
+  uint32_t turn = 0;
   for (int64_t index = blockIdx.x; index < slice_count; index += gridDim.x) {
     const Slice slice = SliceOf(args, index);
     const int64_t at = slice.sums * hidden;
@@ -223,7 +220,7 @@ __global__ void __launch_bounds__(512) BackwardLoopingKernel(const BackwardArgs 
       if (dy_normed_sums != nullptr) dy_normed_sums[at + i] = 0.0f;
       if (dshift != nullptr) dshift[at + i] = 0.0f;
     }
-    for (int64_t row = slice.begin; row < slice.end; ++row, turn ^= 1) {
+    for (int64_t row = slice.begin; row < slice.end; ++row, ++turn) {
       const X* x = static_cast<const X*>(args.x) + row * args.x_stride;
       const DY* dy = static_cast<const DY*>(args.dy) + row * args.dy_stride;
       const float rstd = args.rstd[row];
@@ -238,8 +235,7 @@ __global__ void __launch_bounds__(512) BackwardLoopingKernel(const BackwardArgs 
           LoadFactor<1>(args, slice.group, i, factor);
           dot += dys[0] * factor[0] * (xs[0] * rstd);
         }
-        mean = rms_norm::RowSum(dot, sums.block[turn], sums.cluster[turn]) /
-               static_cast<float>(hidden);
+        mean = rms_norm::RowSum<false>(dot, &sums, turn) / static_cast<float>(hidden);
       }
 #pragma unroll 4
       for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {

@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(256)
   const int64_t pairs = int64_t{plans.slots} * (norm.all_heads ? side.x.count : 1);
   const float inverse_features = 1.0f / static_cast<float>(plan.features);
   const int64_t step = plan.blocks * blockDim.y;
-  int parity = 0;
-  for (int64_t base = block.index * blockDim.y; base < plan.rows; base += step, parity ^= 1) {
+  uint32_t turn = 0;
+  for (int64_t base = block.index * blockDim.y; base < plan.rows; base += step, ++turn) {
     const RowAt row(call, side, plan.rows, base + threadIdx.y);
     const X* in = row.Of<const X>(side.x);
     float square = 0.0f;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(256)
       pair.Load(in, side.x.head_stride, x);
       square += x[0][0] * x[0][0] + (pair.place.has[1] ? x[1][0] * x[1][0] : 0.0f);
     }
-    const float sum = rms_norm::RowSum(square, shared.block[parity], shared.cluster[parity]);
+    const float sum = rms_norm::RowSum<false>(square, &shared, turn);
     const float rstd = rsqrtf(sum * inverse_features + norm.eps);
     for (int64_t p = threadIdx.x; row.active && p < pairs; p += blockDim.x) {
       const PairAt pair(r, plans.slots, p);
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(256)
     for (int64_t i = threadIdx.x; i < plan.features; i += blockDim.x) partial[i] = 0.0f;
     __syncthreads();  // Others of the row's threads add to what this one has cleared.
   }
-  int parity = 0;
-  for (int64_t base = block.index * blockDim.y; base < plan.rows; base += step, parity ^= 1) {
+  uint32_t turn = 0;
+  for (int64_t base = block.index * blockDim.y; base < plan.rows; base += step, ++turn) {
     const RowAt row(call, side, plan.rows, base + threadIdx.y);
     const X* x_row = row.Of<const X>(side.x);
     const Y* dy_row = row.Of<const Y>(side.upstream);
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(256)
       sums.value[0] += part.value[0];
       sums.value[1] += part.value[1];
     }
-    const float2 total = rms_norm::RowSumPair(make_float2(sums.value[0], sums.value[1]),
-                                              shared.block[parity], shared.cluster[parity]);
+    const float2 total =
+        rms_norm::RowSumPair<false>(make_float2(sums.value[0], sums.value[1]), &shared, turn);
     const RowFactors row_factors({{total.x, total.y}}, inverse_features, norm.eps);
     for (int64_t p = threadIdx.x; row.active && p < pairs; p += blockDim.x) {
       const PairAt pair(r, plans.slots, p);

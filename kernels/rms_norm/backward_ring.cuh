@@ -36,13 +36,13 @@ struct BackwardRing {
         base + (stages * kStageSlots + p * kFloatChunks + chunk) * threads + of);
   }
 
-  __device__ void LoadX(int stage, int p, float (&out)[kLanes]) const {
-    LoadFloats<X, kLanes>(reinterpret_cast<const X*>(XSlot(stage, p)), out);
+  __device__ Lanes<X, kLanes> RowX(int stage, int p) const {
+    return LoadLanes<X, kLanes>(reinterpret_cast<const X*>(XSlot(stage, p)));
   }
-  __device__ void LoadDsum(int stage, int p, float (&out)[kLanes]) const {
-    LoadFloats<X, kLanes>(reinterpret_cast<const X*>(DsumSlot(stage, p)), out);
+  __device__ Lanes<X, kLanes> RowDsum(int stage, int p) const {
+    return LoadLanes<X, kLanes>(reinterpret_cast<const X*>(DsumSlot(stage, p)));
   }
-  __device__ void LoadDy(int stage, int p, float (&out)[kLanes]) const {
+  __device__ Lanes<DY, kLanes> RowDy(int stage, int p) const {
     Lanes<DY, kLanes> lanes;
 #pragma unroll
     for (int c = 0; c < kDyChunks; ++c) {
@@ -50,7 +50,7 @@ struct BackwardRing {
       lanes.word[4 * c] = v.x, lanes.word[4 * c + 1] = v.y;
       lanes.word[4 * c + 2] = v.z, lanes.word[4 * c + 3] = v.w;
     }
-    Unpack<DY, kLanes>(lanes, out);
+    return lanes;
   }
   __device__ void LoadFloatRow(int stages, int p, int of, float (&out)[kLanes]) const {
 #pragma unroll
@@ -87,6 +87,36 @@ __device__ __forceinline__ void WaitForStage(int stages) {
     CopyAsyncWait<2>();
   }
 }
+
+// A thread's packs of one row, taken out of the ring before the row's sum is known: the next row
+// can be fetched into their slots while the threads wait for each other. Without kHolds, for want
+// of registers, they are taken from their slots twice.
+template <typename X, typename DY, bool kAdd, int kPacks, bool kHolds>
+struct HeldRow {
+  using Ring = BackwardRing<X, DY, kAdd, kPacks>;
+  static constexpr int kLanes = Ring::kLanes;
+  static constexpr int kHeld = kHolds ? kPacks : 1;
+
+  Lanes<X, kLanes> x[kHeld];
+  Lanes<DY, kLanes> dy[kHeld];
+  Lanes<X, kLanes> dsum[kAdd ? kHeld : 1];
+
+  __device__ __forceinline__ void Take(const Ring& ring, int stage, int p, bool has_dsum) {
+    const int at = kHolds ? p : 0;
+    x[at] = ring.RowX(stage, p);
+    dy[at] = ring.RowDy(stage, p);
+    if (kAdd && has_dsum) dsum[at] = ring.RowDsum(stage, p);
+  }
+  __device__ __forceinline__ void LoadX(int p, float (&out)[kLanes]) const {
+    Unpack<X, kLanes>(x[kHolds ? p : 0], out);
+  }
+  __device__ __forceinline__ void LoadDy(int p, float (&out)[kLanes]) const {
+    Unpack<DY, kLanes>(dy[kHolds ? p : 0], out);
+  }
+  __device__ __forceinline__ void LoadDsum(int p, float (&out)[kLanes]) const {
+    Unpack<X, kLanes>(dsum[kAdd && kHolds ? p : 0], out);
+  }
+};
 
 }  // namespace fuseboard::rms_norm
 

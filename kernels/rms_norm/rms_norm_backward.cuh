@@ -49,12 +49,15 @@ __device__ __forceinline__ void LoadWeight(const BackwardArgs& args, int64_t col
 }
 
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
-// next row is fetched into a slot as soon as its pack of this row has been used.
+// next row is fetched into a slot as soon as its pack of this row has left it.
 // REQUIRES: all rows in 16-byte runs; 1 <= stages <= 3.
-template <typename X, typename DY, bool kAdd, int kPacks>
+template <typename X, typename DY, bool kAdd, int kPacks, bool kCluster>
 __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
     RmsNormBackwardKernel(const BackwardArgs args) {
+  using Blocks = RowBlocks<kCluster>;
   using Ring = BackwardRing<X, DY, kAdd, kPacks>;
+  constexpr bool kHolds = kPacks <= 4;
+  using Held = HeldRow<X, DY, kAdd, kPacks, kHolds>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ RowSumStorage sums;
@@ -62,13 +65,12 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
                      static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x)};
-  const int cluster = static_cast<int>(ClusterSize());
   const int stages = args.stages;
   const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
-  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
-  const int step = static_cast<int>(blockDim.x) * cluster;
-  const int64_t first_row = int64_t{blockIdx.x} / cluster * blockDim.y;
-  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
+  const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x * Blocks::Size());
+  const int64_t first_row = int64_t{Blocks::Index()} * blockDim.y;
+  const int64_t row_step = int64_t{Blocks::Count()} * blockDim.y;
   const float inverse_hidden = 1.0f / static_cast<float>(args.norm.hidden);
   const auto x_row = [&](int64_t row) {
     return static_cast<const X*>(args.x) + row * args.x_stride;
@@ -77,8 +79,9 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
     return static_cast<const DY*>(args.dy) + row * args.dy_stride;
   };
 
+  const bool has_dsum = kAdd && args.dsum != nullptr;
   const auto dsum_row = [&](int64_t row) -> const X* {
-    if (!kAdd || args.dsum == nullptr) return nullptr;
+    if (!has_dsum) return nullptr;
     return static_cast<const X*>(args.dsum) + row * args.dsum_stride;
   };
 
@@ -111,16 +114,13 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
       LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
     }
   };
-  if (cluster > 1) {
-    ClusterArrive();  // No block may write to another's memory before that one runs.
-    ClusterWait();
-  }
+  if constexpr (kCluster) BeginExchange(&sums.exchange);
 
   float dweight[kPacks][kLanes] = {};
   const auto rstd_of = [&](int64_t row) { return row < args.norm.rows ? args.rstd[row] : 0.0f; };
   float next_rstd = rstd_of(first_row + threadIdx.y);
   int stage = 0;
-  int turn = 0;
+  uint32_t turn = 0;
   for (int64_t base = first_row; base < args.norm.rows; base += row_step) {
     const int64_t row = base + threadIdx.y;
     const bool active = row < args.norm.rows;
@@ -128,57 +128,69 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
     next_rstd = rstd_of(row + row_step);
     WaitForStage(stages);
 
-    float mean = 0.0f;
-    if (args.dx != nullptr) {
-      float dot = 0.0f;
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int pack = first + p * step;
-        if (!active || pack >= row_packs) continue;
-        float x[kLanes], dy[kLanes], w[kLanes];
-        ring.LoadX(stage, p, x);
-        ring.LoadDy(stage, p, dy);
-        load_weight(p, pack, w);
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) dot += dy[i] * w[i] * (x[i] * rstd);
-      }
-      mean = RowSum(dot, sums.block[turn], sums.cluster[turn]) * inverse_hidden;
-    }
-
     const int64_t next = row + stages * row_step;
+    const auto fetch_next = [&](int p, int pack) {
+      if (next < args.norm.rows) {
+        ring.Fetch(stage, p, x_row(next), dy_row(next), dsum_row(next), pack);
+      }
+    };
+    Held held;
+    float dot = 0.0f;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       if (!active || pack >= row_packs) continue;
-      float x[kLanes], dy[kLanes];
-      ring.LoadX(stage, p, x);
-      ring.LoadDy(stage, p, dy);
-      [[maybe_unused]] float dsum[kLanes] = {};
-      if (kAdd && args.dsum != nullptr) ring.LoadDsum(stage, p, dsum);
-      if (next < args.norm.rows) {
-        ring.Fetch(stage, p, x_row(next), dy_row(next), dsum_row(next), pack);
-      }
+      held.Take(ring, stage, p, has_dsum);
+      if constexpr (kHolds) fetch_next(p, pack);
+      if (args.dx == nullptr) continue;
+      float x[kLanes], dy[kLanes], w[kLanes];
+      held.LoadX(p, x);
+      held.LoadDy(p, dy);
+      load_weight(p, pack, w);
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
+      for (int i = 0; i < kLanes; ++i) dot += dy[i] * w[i] * x[i];
+    }
+    if constexpr (kHolds) CopyAsyncCommit();
+    float slope = 0.0f;  // dx = rstd * (g + x * slope).
+    if (args.dx != nullptr) {
+      const float sum = RowSum<kCluster>(dot * rstd, &sums, turn);
+      slope = -rstd * (sum * inverse_hidden);
+    }
+
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      if (!active || pack >= row_packs) continue;
+      if constexpr (!kHolds) {
+        held.Take(ring, stage, p, has_dsum);
+        fetch_next(p, pack);
+      }
+      float x[kLanes], dy[kLanes];
+      held.LoadX(p, x);
+      held.LoadDy(p, dy);
       if (args.dx != nullptr) {
         float w[kLanes], dx[kLanes];
         load_weight(p, pack, w);
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) dx[i] = rstd * (dy[i] * w[i] - x[i] * mean);
+        for (int i = 0; i < kLanes; ++i) dx[i] = rstd * fmaf(x[i], slope, dy[i] * w[i]);
         if constexpr (kAdd) {
+          float dsum[kLanes] = {};
+          if (has_dsum) held.LoadDsum(p, dsum);
 #pragma unroll
           for (int i = 0; i < kLanes; ++i) dx[i] += dsum[i];
         }
         X* out = static_cast<X*>(args.dx) + row * args.dx_stride;
         StoreFloats<X, kLanes>(out + pack * kLanes, dx);
       }
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
       if (args.norm.round_normed) RoundFloats<X>(x);
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
     }
-    CopyAsyncCommit();
+    if constexpr (!kHolds) CopyAsyncCommit();
     stage = stage + 1 == stages ? 0 : stage + 1;
-    turn ^= 1;
+    ++turn;
   }
   if (args.partials == nullptr) return;
 
@@ -198,7 +210,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
       }
     }
   }
-  float* sum = args.partials + int64_t{blockIdx.x} / cluster * args.norm.hidden;
+  float* sum = args.partials + int64_t{Blocks::Index()} * args.norm.hidden;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = first + p * step;
@@ -219,8 +231,8 @@ __global__ void __launch_bounds__(512) RmsNormBackwardLoopingKernel(const Backwa
   if (args.partials != nullptr && first_row + threadIdx.y >= args.norm.rows) {
     for (int64_t i = threadIdx.x; i < args.norm.hidden; i += blockDim.x) partial[i] = 0.0f;
   }
-  int turn = 0;
-  for (int64_t base = first_row; base < args.norm.rows; base += row_step, turn ^= 1) {
+  uint32_t turn = 0;
+  for (int64_t base = first_row; base < args.norm.rows; base += row_step, ++turn) {
     const int64_t row = base + threadIdx.y;
     const bool active = row < args.norm.rows;
     const int64_t hidden = active ? args.norm.hidden : 0;
@@ -239,8 +251,7 @@ __global__ void __launch_bounds__(512) RmsNormBackwardLoopingKernel(const Backwa
         LoadWeight<1>(args, i, w);
         dot += dys[0] * w[0] * (xs[0] * rstd);
       }
-      mean =
-          RowSum(dot, sums.block[turn], sums.cluster[turn]) / static_cast<float>(args.norm.hidden);
+      mean = RowSum<false>(dot, &sums, turn) / static_cast<float>(args.norm.hidden);
     }
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {

@@ -15,16 +15,17 @@ namespace fuseboard::rms_norm {
 using BackwardKernel = void (*)(BackwardArgs);
 
 template <bool kAdd, typename X, typename DY>
-BackwardKernel SelectBackwardKernel(int packs) {
+BackwardKernel SelectBackwardKernel(int packs, bool cluster) {
   switch (packs) {
     case 1:
-      return RmsNormBackwardKernel<X, DY, kAdd, 1>;
+      return RmsNormBackwardKernel<X, DY, kAdd, 1, false>;
     case 2:
-      return RmsNormBackwardKernel<X, DY, kAdd, 2>;
+      return RmsNormBackwardKernel<X, DY, kAdd, 2, false>;
     case 4:
-      return RmsNormBackwardKernel<X, DY, kAdd, 4>;
+      return cluster ? RmsNormBackwardKernel<X, DY, kAdd, 4, true>
+                     : RmsNormBackwardKernel<X, DY, kAdd, 4, false>;
     case 8:
-      return RmsNormBackwardKernel<X, DY, kAdd, 8>;
+      return RmsNormBackwardKernel<X, DY, kAdd, 8, true>;
     default:
       return RmsNormBackwardLoopingKernel<X, DY, kAdd>;
   }
@@ -32,11 +33,11 @@ BackwardKernel SelectBackwardKernel(int packs) {
 
 // dy has the dtype of x or f32.
 template <bool kAdd>
-BackwardKernel SelectBackwardKernel(int32_t x_dtype, bool same_dy, int packs) {
+BackwardKernel SelectBackwardKernel(int32_t x_dtype, bool same_dy, int packs, bool cluster) {
   return DispatchFloat(x_dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return same_dy ? SelectBackwardKernel<kAdd, X, X>(packs)
-                   : SelectBackwardKernel<kAdd, X, float>(packs);
+    return same_dy ? SelectBackwardKernel<kAdd, X, X>(packs, cluster)
+                   : SelectBackwardKernel<kAdd, X, float>(packs, cluster);
   });
 }
 
@@ -127,8 +128,8 @@ int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, const Policy
                                .stages = plan.policy.stages,
                                .shared_weight = plan.policy.shared_weight,
                                .norm = b.norm};
-    const BackwardKernel kernel =
-        SelectBackwardKernel<kAdd>(b.x.dtype, b.dy.dtype == b.x.dtype, plan.policy.packs);
+    const BackwardKernel kernel = SelectBackwardKernel<kAdd>(
+        b.x.dtype, b.dy.dtype == b.x.dtype, plan.policy.packs, plan.policy.cluster > 1);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
   if (!has_dweight) return cudaSuccess;
@@ -139,9 +140,10 @@ int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, const Policy
 template <bool kAdd>
 int32_t LoadBackwardKernelsAs() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int packs : {0, 1, 2, 4, 8}) {
+    for (const auto& [packs, cluster] : kForms) {
       for (const bool same_dy : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectBackwardKernel<kAdd>(dtype, same_dy, packs));
+        const cudaError_t error =
+            LoadKernel(SelectBackwardKernel<kAdd>(dtype, same_dy, packs, cluster));
         if (error != cudaSuccess) return error;
       }
     }

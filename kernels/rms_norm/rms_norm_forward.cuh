@@ -27,6 +27,8 @@ struct ForwardArgs {
   int64_t x_stride;
   int64_t y_stride;
   int32_t weight_dtype;
+  float inverse_hidden;
+  uint32_t zero;  // 0, which the compiler does not know; see Renewed.
   Norm norm;
 };
 
@@ -95,108 +97,100 @@ __device__ __forceinline__ Lanes<X, kLanes> AddLanes(const Lanes<X, kLanes>& a,
 }
 
 // Rows held in registers, kPacks packs per thread. blockDim = (threads per row, rows per block).
-// kSameWeight: weight has the dtype X, which makes its loads as short as x's. kAdd: the row is
-// x + residual, rounded to X and stored as `sum`. kModulate: y is modulated by scale and shift.
-// REQUIRES: all rows in 16-byte runs.
-template <typename X, typename Y, bool kSameWeight, bool kAdd, bool kModulate, int kPacks>
+// There is no loop over rows, whose bookkeeping would cost registers: as many blocks as there are
+// groups of rows. kSameWeight: weight has the dtype X, which makes its loads as short as x's. kAdd:
+// the row is x + residual, rounded to X and stored as `sum`. kModulate: y is modulated by scale and
+// shift. kCluster: several blocks may share a row. REQUIRES: all rows in 16-byte runs.
+template <typename X, typename Y, bool kSameWeight, bool kAdd, bool kModulate, int kPacks,
+          bool kCluster>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
-    RmsNormForwardKernel(const ForwardArgsOf<kModulate> args) {
+    RmsNormForwardKernel(const __grid_constant__ ForwardArgsOf<kModulate> args) {
+  using Blocks = RowBlocks<kCluster>;
   constexpr int kLanes = kPackLanes<X>;
   // 64 registers are the limit.
   constexpr bool kHoldWeight = kSameWeight && kPacks <= 4 && !kModulate;
   __shared__ RowSumStorage sums;
+  if constexpr (kCluster) ArriveForExchange(&sums.exchange);
   const bool has_weight = args.weight != nullptr;
-  const int cluster = static_cast<int>(ClusterSize());
   const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
-  const int first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
-  const int step = static_cast<int>(blockDim.x) * cluster;
-  const int64_t row_step = int64_t{gridDim.x} / cluster * blockDim.y;
-  bool cluster_started = cluster == 1;
-  if (!cluster_started) ClusterArrive();
+  const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
+  const int step = static_cast<int>(blockDim.x * Blocks::Size());
+  const int64_t row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
+  const bool active = row < args.norm.rows;
+  const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
 
-  int turn = 0;
-  for (int64_t base = int64_t{blockIdx.x} / cluster * blockDim.y; base < args.norm.rows;
-       base += row_step, turn ^= 1) {
-    const int64_t row = base + threadIdx.y;
-    const bool active = row < args.norm.rows;
-    const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
-
-    Lanes<X, kLanes> held[kPacks];
+  Lanes<X, kLanes> held[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int pack = first + p * step;
+    held[p] = {};
+    if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
+  }
+  if constexpr (kAdd) {
+    const int64_t at = active ? row : 0;
+    const X* residual = static_cast<const X*>(args.residual) + at * args.residual_stride;
+    X* sum = static_cast<X*>(args.sum) + at * args.sum_stride;
+    Lanes<X, kLanes> added[kPacks];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
-      held[p] = {};
-      if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
+      added[p] = {};
+      if (active && pack < row_packs) added[p] = LoadLanes<X, kLanes>(residual + pack * kLanes);
     }
-    if constexpr (kAdd) {
-      const int64_t at = active ? row : 0;
-      const X* residual = static_cast<const X*>(args.residual) + at * args.residual_stride;
-      X* sum = static_cast<X*>(args.sum) + at * args.sum_stride;
-      Lanes<X, kLanes> added[kPacks];
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int pack = first + p * step;
-        added[p] = {};
-        if (active && pack < row_packs) {
-          added[p] = LoadLanes<X, kLanes>(residual + pack * kLanes);
-        }
-      }
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      held[p] = AddLanes<X, kLanes>(held[p], added[p]);
+      if (active && pack < row_packs) StoreLanes<X, kLanes>(sum + pack * kLanes, held[p]);
+    }
+  }
+  Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
+  if constexpr (kHoldWeight) {
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int pack = first + p * step;
-        held[p] = AddLanes<X, kLanes>(held[p], added[p]);
-        if (active && pack < row_packs) StoreLanes<X, kLanes>(sum + pack * kLanes, held[p]);
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = first + p * step;
+      weight[p] = {};
+      if (has_weight && pack < row_packs) {
+        weight[p] = LoadLanes<X, kLanes>(static_cast<const X*>(args.weight) + pack * kLanes);
       }
     }
-    Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
+  }
+
+  float square[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    float v[kLanes];
+    Unpack<X, kLanes>(held[p], v);
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) square[i % 2] += v[i] * v[i];
+  }
+  if constexpr (kCluster) {
+    if (ClusterSize() > 1) ClusterWait();  // Now all blocks are there to be written to.
+  }
+  const float sum = RowSum<kCluster>(square[0] + square[1], &sums, 0);
+  const float rstd = rsqrtf(sum * args.inverse_hidden + args.norm.eps);
+  if (!active) return;
+  if (args.rstd != nullptr && first == 0) args.rstd[row] = rstd;
+
+  Y* y = static_cast<Y*>(args.y) + row * args.y_stride;
+  [[maybe_unused]] int64_t group = 0;
+  if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int pack = first + p * step;
+    if (pack >= row_packs) break;
+    float v[kLanes];
+    float w[kLanes] = {};
+    Unpack<X, kLanes>(kPacks == 8 ? Renewed(held[p], args.zero) : held[p], v);
     if constexpr (kHoldWeight) {
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int pack = first + p * step;
-        weight[p] = {};
-        if (has_weight && pack < row_packs) {
-          weight[p] = LoadLanes<X, kLanes>(static_cast<const X*>(args.weight) + pack * kLanes);
-        }
-      }
+      Unpack<X, kLanes>(weight[p], w);
+    } else if (has_weight) {
+      const int32_t dtype = kSameWeight ? kDTypeOf<X> : args.weight_dtype;
+      LoadFloatsOf<kLanes>(dtype, args.weight, int64_t{pack} * kLanes, w);
     }
-
-    float square[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      float v[kLanes];
-      Unpack<X, kLanes>(held[p], v);
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) square[i % 2] += v[i] * v[i];
-    }
-    if (!cluster_started) {
-      ClusterWait();  // No block may write to another's memory before that one runs.
-      cluster_started = true;
-    }
-    const float sum = RowSum(square[0] + square[1], sums.block[turn], sums.cluster[turn]);
-    const float rstd = rsqrtf(sum / static_cast<float>(args.norm.hidden) + args.norm.eps);
-    if (!active) continue;
-    if (args.rstd != nullptr && first == 0) args.rstd[row] = rstd;
-
-    Y* y = static_cast<Y*>(args.y) + row * args.y_stride;
-    [[maybe_unused]] int64_t group = 0;
-    if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int pack = first + p * step;
-      if (pack >= row_packs) break;
-      float v[kLanes];
-      float w[kLanes] = {};
-      Unpack<X, kLanes>(held[p], v);
-      if constexpr (kHoldWeight) {
-        Unpack<X, kLanes>(weight[p], w);
-      } else if (has_weight) {
-        const int32_t dtype = kSameWeight ? kDTypeOf<X> : args.weight_dtype;
-        LoadFloatsOf<kLanes>(dtype, args.weight, int64_t{pack} * kLanes, w);
-      }
-      Scale<X, kLanes>(v, rstd, args.norm, has_weight, w);
-      if constexpr (kModulate) Modulate<kLanes>(args.modulation, group, int64_t{pack} * kLanes, v);
-      StoreFloats<Y, kLanes>(y + pack * kLanes, v);
-    }
+    Scale<X, kLanes>(v, rstd, args.norm, has_weight, w);
+    if constexpr (kModulate) Modulate<kLanes>(args.modulation, group, int64_t{pack} * kLanes, v);
+    StoreFloats<Y, kLanes>(y + pack * kLanes, v);
   }
 }
 
@@ -208,9 +202,9 @@ __global__ void __launch_bounds__(512)
   __shared__ RowSumStorage sums;
   const bool has_weight = args.weight != nullptr;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
-  int turn = 0;
+  uint32_t turn = 0;
   for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < args.norm.rows;
-       base += row_step, turn ^= 1) {
+       base += row_step, ++turn) {
     const int64_t row = base + threadIdx.y;
     const bool active = row < args.norm.rows;
     const int64_t hidden = active ? args.norm.hidden : 0;
@@ -234,8 +228,8 @@ __global__ void __launch_bounds__(512)
       }
       square += v[0] * v[0];
     }
-    const float sum = RowSum(square, sums.block[turn], sums.cluster[turn]);
-    const float rstd = rsqrtf(sum / static_cast<float>(args.norm.hidden) + args.norm.eps);
+    const float sum = RowSum<false>(square, &sums, turn);
+    const float rstd = rsqrtf(sum * args.inverse_hidden + args.norm.eps);
     if (active && args.rstd != nullptr && threadIdx.x == 0) args.rstd[row] = rstd;
     [[maybe_unused]] int64_t group = 0;
     if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);

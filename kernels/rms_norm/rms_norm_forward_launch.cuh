@@ -18,16 +18,17 @@ template <bool kModulate>
 using ForwardKernel = void (*)(ForwardArgsOf<kModulate>);
 
 template <bool kAdd, bool kModulate, typename X, typename Y, bool kSameWeight>
-ForwardKernel<kModulate> SelectForwardKernel(int packs) {
+ForwardKernel<kModulate> SelectForwardKernel(int packs, bool cluster) {
   switch (packs) {
     case 1:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 1>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 1, false>;
     case 2:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 2>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 2, false>;
     case 4:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 4>;
+      return cluster ? RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 4, true>
+                     : RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 4, false>;
     case 8:
-      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 8>;
+      return RmsNormForwardKernel<X, Y, kSameWeight, kAdd, kModulate, 8, true>;
     default:
       return RmsNormForwardLoopingKernel<X, Y, kAdd, kModulate>;
   }
@@ -35,10 +36,12 @@ ForwardKernel<kModulate> SelectForwardKernel(int packs) {
 
 // y is either of the dtype of x or f32; the weight matters only when it is that of x.
 template <bool kAdd, bool kModulate, typename X>
-ForwardKernel<kModulate> SelectForwardKernel(bool same_y, bool same_weight, int packs) {
-  if (same_y && same_weight) return SelectForwardKernel<kAdd, kModulate, X, X, true>(packs);
-  if (same_y) return SelectForwardKernel<kAdd, kModulate, X, X, false>(packs);
-  return SelectForwardKernel<kAdd, kModulate, X, float, false>(packs);
+ForwardKernel<kModulate> SelectForwardKernel(bool same_y, bool same_weight, int packs,
+                                             bool cluster) {
+  if (same_y && same_weight)
+    return SelectForwardKernel<kAdd, kModulate, X, X, true>(packs, cluster);
+  if (same_y) return SelectForwardKernel<kAdd, kModulate, X, X, false>(packs, cluster);
+  return SelectForwardKernel<kAdd, kModulate, X, float, false>(packs, cluster);
 }
 
 inline bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
@@ -58,7 +61,9 @@ inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
   const int y_bytes = f.y.dtype == FB_F32 ? 4 : 2;
   Policy policy = {};
   if (InPacks(f, x_bytes, y_bytes)) policy = SelectForward(call.sm, f.norm.hidden * x_bytes / 16);
-  return policy.packs == 0 ? SelectLooping(f.norm.hidden) : policy;
+  const bool covers =
+      policy.packs != 0 && CeilDiv(f.norm.rows, policy.rows_per_block) <= kMaxGroups;
+  return covers ? policy : SelectLooping(f.norm.hidden);
 }
 
 template <bool kAdd, bool kModulate = false>
@@ -68,12 +73,9 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& 
   const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
     return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
-                                                   policy.packs);
+                                                   policy.packs, policy.cluster > 1);
   });
-  int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
-  if (policy.packs != 0 && policy.blocks_per_sm > 0) {
-    groups = std::min<int64_t>(groups, int64_t{call.sm_count} * policy.blocks_per_sm);
-  }
+  const int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
   const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
@@ -91,6 +93,8 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& 
       .x_stride = f.x.stride[0],
       .y_stride = f.y.stride[0],
       .weight_dtype = f.weight.dtype,
+      .inverse_hidden = 1.0f / static_cast<float>(f.norm.hidden),
+      .zero = 0,
       .norm = f.norm};
   if constexpr (kModulate) {
     args.modulation = {.scale = f.scale->data,
@@ -107,12 +111,12 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& 
 template <bool kAdd, bool kModulate = false>
 int32_t LoadForwardKernelsAs() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int packs : {0, 1, 2, 4, 8}) {
+    for (const auto& [packs, cluster] : kForms) {
       for (const auto& [same_y, same_weight] :
            {std::pair{true, true}, {true, false}, {false, false}}) {
         const ForwardKernel<kModulate> kernel = DispatchFloat(dtype, [&](auto tag) {
           using X = typename decltype(tag)::type;
-          return SelectForwardKernel<kAdd, kModulate, X>(same_y, same_weight, packs);
+          return SelectForwardKernel<kAdd, kModulate, X>(same_y, same_weight, packs, cluster);
         });
         if (const cudaError_t error = LoadKernel(kernel); error != cudaSuccess) return error;
       }

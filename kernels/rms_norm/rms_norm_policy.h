@@ -23,6 +23,15 @@ struct Policy {
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
 
+// What kernels there are: packs, and whether for clusters. One with 4 packs has a form without, for
+// rows of one block; fewer packs go to no cluster.
+struct Form {
+  int packs;
+  bool cluster;
+};
+inline constexpr Form kForms[] = {{0, false}, {1, false}, {2, false},
+                                  {4, false}, {4, true},  {8, true}};
+
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 1024;
 inline constexpr int kMaxCluster = 8;
@@ -32,8 +41,8 @@ constexpr int64_t SharedBytesPerBlock(int sm) {
   return (sm >= 90 && sm < 120) ? 227 * 1024 : 98 * 1024;
 }
 
-// Blocks are counted in 31 bits; more groups of rows than this are looped over.
-inline constexpr int64_t kMaxGroups = int64_t{1} << 28;
+// Blocks are counted in 31 bits. More groups of rows than this are for the looping kernels.
+inline constexpr int64_t kMaxGroups = (int64_t{1} << 28) - 1;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -107,6 +116,10 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
     policy = CutRow(row_packs, 1, kWarp, 1, 256);
   } else if (row_packs <= 512) {
     policy = CutRow(row_packs, 2, 256, 1, 256);
+  } else if (row_packs <= 2048) {
+    policy = CutRow(row_packs, 4, 512, 1, 512);
+  } else if (row_packs <= 4 * 256 * int64_t{max_cluster}) {
+    policy = CutRow(row_packs, 4, 256, max_cluster, 256);
   } else if (row_packs <= 4 * 512 * int64_t{max_cluster}) {
     policy = CutRow(row_packs, 4, 512, max_cluster, 256);
   } else {
@@ -114,11 +127,13 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   }
   if (policy.packs == 0) return policy;
   const int threads = policy.threads_per_row * policy.rows_per_block;
-  // H200, bf16, share of the copy rate with 2 blocks of 2 stages / 3 blocks of 3: H 1024 88.1
-  // / 84.4 %, H 2048 88.1 / 84.2 %, H 4096 87.6 / 83.4 %. Rows of other widths: 3 blocks.
-  const bool two = row_packs > 32 && row_packs <= 512;
-  policy.blocks_per_sm = threads <= 256 ? (two ? 2 : 3) : (threads <= 512 ? 2 : 1);
-  policy.stages = two ? 2 : 3;
+  // One stage where the threads hold the row: the next one is on its way while they sum. H200,
+  // bf16, share of the copy rate with 3 blocks of 1 stage / 2 blocks of 2: H 1024 88.7 / 85.4 %, H
+  // 4096 88.2 / 84.5 %; H 8192 with 1 block of two rows 87 / 83 %; H 65536 with 3 blocks of 256
+  // threads 61 %, 1 of 512 and 2 stages 45 %.
+  const bool holds = policy.packs == 2 || policy.packs == 4;
+  policy.blocks_per_sm = threads <= 256 ? 3 : 1;
+  policy.stages = holds ? 1 : 3;
   policy.shared_weight = true;
   const auto fits = [&] { return FitsShared(policy, sm, x_bytes, dy_bytes); };
   while (policy.stages > 2 && !fits()) --policy.stages;
@@ -128,15 +143,20 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   return fits() ? policy : Policy{};
 }
 
-// Blocks of a backward grid, all of them resident. Clusters are scheduled within a group of
+// Groups of rows that a persistent grid works on at once. Clusters are scheduled within a group of
 // multiprocessors (16 or 18 on H200), of which 16 are counted on: one cluster too many would run
 // alone after all the others.
-constexpr int64_t BackwardBlocks(const Policy& policy, int64_t rows, int sm_count) {
-  const int64_t groups = CeilDiv(rows, policy.rows_per_block);
+constexpr int64_t ResidentGroups(const Policy& policy, int sm_count) {
   const int64_t usable = policy.cluster > 2 && sm_count >= 16 ? sm_count / 16 * 16 : sm_count;
   const int64_t resident = usable * policy.blocks_per_sm / policy.cluster;
-  const int64_t used = groups < resident ? groups : (resident < 1 ? 1 : resident);
-  return used * policy.cluster;
+  return resident < 1 ? 1 : resident;
+}
+
+// Blocks of a backward grid, all of them resident.
+constexpr int64_t BackwardBlocks(const Policy& policy, int64_t rows, int sm_count) {
+  const int64_t groups = CeilDiv(rows, policy.rows_per_block);
+  const int64_t resident = ResidentGroups(policy, sm_count);
+  return (groups < resident ? groups : resident) * policy.cluster;
 }
 
 // The looping kernels: a warp or a block of 512 threads per row.

@@ -3,63 +3,59 @@
 #ifndef KERNELS_RMS_NORM_ROW_SUM_CUH_
 #define KERNELS_RMS_NORM_ROW_SUM_CUH_
 
-#include "kernels/common/reduce.cuh"
+#include "kernels/common/cluster_exchange.cuh"
 
 namespace fuseboard::rms_norm {
 
-// The sum of `value` over the threads of a row: threadIdx.x of each block of the cluster.
-// `block_sums` and `cluster_sums` follow the rule of two of GroupReduce.
-__device__ __forceinline__ float RowSum(float value, float* block_sums, float* cluster_sums) {
-  const int threads = static_cast<int>(blockDim.x);
-  if (threads <= kWarpThreads) return WarpReduce(value, Sum(), threads);
-  value = GroupReduce(value, Sum(), 0.0f, block_sums, threads / kWarpThreads);
-  return ClusterSize() > 1 ? ClusterSum(value, cluster_sums) : value;
-}
-
-// Shared memory of RowSum, twice, for loops.
+// Shared memory of RowSum. Turns count from 0; see GroupReduce.
 struct RowSumStorage {
   float block[2][kMaxWarps];
-  float cluster[2][kMaxClusterBlocks];
+  ClusterExchange exchange;
 };
 
-// RowSum of two values at the price of one: one barrier. The same rule of two.
-__device__ __forceinline__ float2 RowSumPair(float2 value, float2* block_sums,
-                                             float2* cluster_sums) {
+// The sum of `value` over the threads of a row: threadIdx.x of each block of the cluster. Without
+// kCluster there is none.
+template <bool kCluster>
+__device__ __forceinline__ float RowSum(float value, RowSumStorage* shared, uint32_t turn) {
   const int threads = static_cast<int>(blockDim.x);
-  const int width = threads < kWarpThreads ? threads : kWarpThreads;
-  value = {WarpReduce(value.x, Sum(), width), WarpReduce(value.y, Sum(), width)};
-  if (threads <= kWarpThreads) return value;
-  const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
-  const int lane = thread % kWarpThreads;
-  const int warp = thread / kWarpThreads;
-  const int group_warps = threads / kWarpThreads;
-  if (lane == 0) block_sums[warp] = value;
-  __syncthreads();
-  const int first = warp / group_warps * group_warps;
-  value = lane < group_warps ? block_sums[first + lane] : make_float2(0.0f, 0.0f);
-  value = {WarpReduce(value.x, Sum()), WarpReduce(value.y, Sum())};
-  const uint32_t blocks = ClusterSize();
-  if (blocks == 1) return value;
-  if (static_cast<uint32_t>(thread) < blocks) {
-    auto* slot = reinterpret_cast<float*>(cluster_sums + ClusterRank());
-    ClusterStore(slot, static_cast<uint32_t>(thread), value.x);
-    ClusterStore(slot + 1, static_cast<uint32_t>(thread), value.y);
-  }
-  ClusterArrive();
-  ClusterWait();
-  value = {0.0f, 0.0f};
-  for (uint32_t i = 0; i < blocks; ++i) {
-    value.x += cluster_sums[i].x;
-    value.y += cluster_sums[i].y;
+  if (threads <= kWarpThreads) return WarpReduce(value, Sum(), threads);
+  value = GroupReduce(value, Sum(), 0.0f, shared->block[turn % 2], threads / kWarpThreads);
+  if constexpr (kCluster) {
+    if (ClusterSize() > 1) value = ClusterSum(value, &shared->exchange, turn);
   }
   return value;
 }
 
-// Shared memory of RowSumPair, twice, for loops.
 struct RowSumPairStorage {
   float2 block[2][kMaxWarps];
-  float2 cluster[2][kMaxClusterBlocks];
+  ClusterExchange exchange;
 };
+
+// RowSum of two values at the price of one: one barrier.
+template <bool kCluster>
+__device__ __forceinline__ float2 RowSumPair(float2 value, RowSumPairStorage* shared,
+                                             uint32_t turn) {
+  const int threads = static_cast<int>(blockDim.x);
+  const int width = threads < kWarpThreads ? threads : kWarpThreads;
+  value = {WarpReduce(value.x, Sum(), width), WarpReduce(value.y, Sum(), width)};
+  if (threads <= kWarpThreads) return value;
+  float2* const sums = shared->block[turn % 2];
+  const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
+  const int lane = thread % kWarpThreads;
+  const int warp = thread / kWarpThreads;
+  const int group_warps = threads / kWarpThreads;
+  if (lane == 0) sums[warp] = value;
+  __syncthreads();
+  const int first = warp / group_warps * group_warps;
+  const int group_width = WidthOf(group_warps);
+  const int of = lane % group_width;
+  value = of < group_warps ? sums[first + of] : make_float2(0.0f, 0.0f);
+  value = {WarpReduce(value.x, Sum(), group_width), WarpReduce(value.y, Sum(), group_width)};
+  if constexpr (kCluster) {
+    if (ClusterSize() > 1) value = ClusterSumPair(value, &shared->exchange, turn);
+  }
+  return value;
+}
 
 }  // namespace fuseboard::rms_norm
 

@@ -7,7 +7,7 @@
 #ifndef KERNELS_SOFTMAX_SOFTMAX_CUH_
 #define KERNELS_SOFTMAX_SOFTMAX_CUH_
 
-#include "kernels/common/reduce.cuh"
+#include "kernels/common/cluster_exchange.cuh"
 #include "kernels/common/row_layout.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/softmax/softmax_call.h"
@@ -41,44 +41,53 @@ __device__ __forceinline__ float Divide(float e, float sum, float inverse) {
 
 // ---- Reductions over the threads of a row: threadIdx.x of each block of the cluster ----
 
-struct RowStorage {
-  float max[kMaxWarps];
-  float sum[kMaxWarps];
-  float cluster_top[kMaxClusterBlocks];
-  float cluster_sum[kMaxClusterBlocks];
-};
-
-template <typename Op>
-__device__ __forceinline__ float ReduceRow(float value, Op op, float identity, float* shared) {
+// The sum over a row; `shared` has room for kMaxWarps values.
+__device__ __forceinline__ float ReduceRow(float value, float* shared) {
   const int threads = static_cast<int>(blockDim.x);
-  if (threads <= kWarpThreads) return WarpReduce(value, op, threads);
-  return GroupReduce(value, op, identity, shared, threads / kWarpThreads);
+  if (threads <= kWarpThreads) return WarpReduce(value, Sum(), threads);
+  return GroupReduce(value, Sum(), 0.0f, shared, threads / kWarpThreads);
 }
 
+// Of part of a row. A part without values, or of -inf only, has top -inf and sum 0.
 struct RowStats {
   float top;
   float sum;  // Of exponentials relative to FiniteTop(top).
 };
 
-// Of all blocks of the cluster; see ClusterSum.
+struct RowStorage {
+  RowStats block[kMaxWarps];
+  ClusterExchange exchange;
+};
+
+// Over each group of `width` neighbouring lanes, a power of two.
 template <typename T>
-__device__ __forceinline__ RowStats MergeCluster(RowStats own, float* tops, float* sums) {
-  const uint32_t blocks = ClusterSize();
-  const uint32_t thread = threadIdx.x + threadIdx.y * blockDim.x;
-  if (thread < blocks) {
-    ClusterStore(tops + ClusterRank(), thread, own.top);
-    ClusterStore(sums + ClusterRank(), thread, own.sum);
-  }
-  ClusterArrive();
-  ClusterWait();
-  const uint32_t lane = thread % kMaxClusterBlocks;
-  const bool has_block = lane < blocks;
-  const float top = has_block ? tops[lane] : -Infinity();
-  RowStats all;
-  all.top = WarpReduce(top, Max(), kMaxClusterBlocks);
-  const float sum = has_block ? sums[lane] * Exp<T>(top - all.top) : 0.0f;
-  all.sum = WarpReduce(sum, Sum(), kMaxClusterBlocks);
-  return all;
+__device__ __forceinline__ RowStats Merge(const RowStats& part, int width) {
+  const float top = WarpReduce(part.top, Max(), width);
+  return {top, WarpReduce(part.sum * Exp<T>(part.top - FiniteTop(top)), Sum(), width)};
+}
+
+// Of all blocks of the cluster.
+template <typename T>
+__device__ __forceinline__ RowStats MergeCluster(const RowStats& own, RowStorage* shared) {
+  const float4 part = Exchange(&shared->exchange, 0, make_float4(own.top, own.sum, 0.0f, 0.0f),
+                               make_float4(-Infinity(), 0.0f, 0.0f, 0.0f));
+  return Merge<T>({part.x, part.y}, kMaxClusterBlocks);
+}
+
+// Of all warps that share the row in a block, from those of each warp.
+template <typename T>
+__device__ __forceinline__ RowStats MergeWarps(const RowStats& own, RowStorage* shared) {
+  const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
+  const int lane = thread % kWarpThreads;
+  const int warp = thread / kWarpThreads;
+  const int group_warps = static_cast<int>(blockDim.x) / kWarpThreads;
+  if (lane == 0) shared->block[warp] = own;
+  __syncthreads();
+  const int width = WidthOf(group_warps);
+  const int of = lane % width;
+  const int first = warp / group_warps * group_warps;
+  const RowStats none = {-Infinity(), 0.0f};
+  return Merge<T>(of < group_warps ? shared->block[first + of] : none, width);
 }
 
 // ---- Rows held in registers ----
@@ -129,42 +138,32 @@ __device__ __forceinline__ float SumOf(const Lanes<T, kPackLanes<T>> (&held)[kPa
   return sum[0] + sum[1];
 }
 
-// The pack as bits that the compiler takes for new ones: it would keep the floats that it unpacked
-// before, in twice the registers. `zero` is 0, which the compiler does not know.
-template <typename T, int kLanes>
-__device__ __forceinline__ Lanes<T, kLanes> Renewed(Lanes<T, kLanes> pack, uint32_t zero) {
-  if constexpr (!std::is_same_v<T, float>) {
-#pragma unroll
-    for (uint32_t& word : pack.word) word ^= zero;
-  }
-  return pack;
-}
-
-// Which row and which part of it a thread has. There is no loop over rows, whose bookkeeping would
-// cost registers: as many blocks as there are groups of rows.
+// Which row and which part of it a thread has, of a row that blocks of a cluster share if kCluster.
+// There is no loop over rows, whose bookkeeping would cost registers: as many blocks as there are
+// groups of rows.
+template <bool kCluster>
 struct Place {
+  using Blocks = RowBlocks<kCluster>;
   int64_t row;
   int first;  // Pack or edge.
   int step;   // To the thread's next pack.
 
   __device__ __forceinline__ Place() {
-    const auto cluster = ClusterSize();
-    row = int64_t{blockIdx.x / cluster} * blockDim.y + threadIdx.y;
-    first = static_cast<int>(threadIdx.x + ClusterRank() * blockDim.x);
-    step = static_cast<int>(blockDim.x * cluster);
+    row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
+    first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
+    step = static_cast<int>(blockDim.x * Blocks::Size());
   }
 };
 
 // blockDim = (threads per row, rows per block).
 // REQUIRES: the rows of x and y are aligned alike to 16 bytes.
-template <typename T, int kPacks>
+template <typename T, int kPacks, bool kCluster>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     SoftmaxForwardKernel(const __grid_constant__ Call call) {
   constexpr int kLanes = kPackLanes<T>;
   __shared__ RowStorage shared;
-  const bool in_cluster = ClusterSize() > 1;
-  if (in_cluster) ClusterArrive();
-  const Place place;
+  if constexpr (kCluster) ArriveForExchange(&shared.exchange);
+  const Place<kCluster> place;
   const bool active = place.row < call.rows;
   const int64_t row = active ? place.row : 0;
   const T* x = static_cast<const T*>(call.in[0].base) + row * call.in[0].stride;
@@ -182,14 +181,20 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   if (has_edge) LoadFloats<T, 1>(x + layout.ColumnOfEdge(place.first), edge);
 
   const float max = fmaxf(MaxOf<T, kPacks>(held), edge[0]);
+  // Each warp sums relative to its own maximum, so that the row takes one barrier, not two.
+  const int threads = static_cast<int>(blockDim.x);
+  const int width = threads < kWarpThreads ? threads : kWarpThreads;
   RowStats stats;
-  stats.top = ReduceRow(max, Max(), -Infinity(), shared.max);
+  stats.top = WarpReduce(max, Max(), width);
   const float own_top = FiniteTop(stats.top);
   const float sum = SumOf<T, kPacks>(held, own_top) + Exp<T>(edge[0] - own_top);
-  stats.sum = ReduceRow(sum, Sum(), 0.0f, shared.sum);
-  if (in_cluster) {
-    ClusterWait();  // No block may write to another's memory before that one runs.
-    stats = MergeCluster<T>(stats, shared.cluster_top, shared.cluster_sum);
+  stats.sum = WarpReduce(sum, Sum(), width);
+  if (threads > kWarpThreads) stats = MergeWarps<T>(stats, &shared);
+  if constexpr (kCluster) {
+    if (ClusterSize() > 1) {
+      ClusterWait();  // Now all blocks are there to be written to.
+      stats = MergeCluster<T>(stats, &shared);
+    }
   }
   const float inverse = 1.0f / stats.sum;
   const uint32_t zero = static_cast<uint32_t>(call.cols) >> 31;
@@ -250,14 +255,14 @@ struct HeldGradient {
 
 // blockDim = (threads per row, rows per block).
 // REQUIRES: the rows of dy, y and dx are aligned alike to 16 bytes.
-template <typename T, int kPacks, bool kShared>
+template <typename T, int kPacks, bool kShared, bool kCluster>
 __global__ void __launch_bounds__(1024, 1)
     SoftmaxBackwardKernel(const __grid_constant__ Call call) {
   constexpr int kLanes = kPackLanes<T>;
-  __shared__ RowStorage shared;
-  const bool in_cluster = ClusterSize() > 1;
-  if (in_cluster) ClusterArrive();
-  const Place place;
+  __shared__ float shared_sums[kMaxWarps];
+  __shared__ ClusterExchange exchange;
+  if constexpr (kCluster) ArriveForExchange(&exchange);
+  const Place<kCluster> place;
   const bool active = place.row < call.rows;
   const int64_t row = active ? place.row : 0;
   const T* dy = static_cast<const T*>(call.in[0].base) + row * call.in[0].stride;
@@ -293,10 +298,12 @@ __global__ void __launch_bounds__(1024, 1)
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) sums[i % 2] = fmaf(a[i], b[i], sums[i % 2]);
   }
-  float dot = ReduceRow(sums[0] + sums[1], Sum(), 0.0f, shared.sum);
-  if (in_cluster) {
-    ClusterWait();  // No block may write to another's memory before that one runs.
-    dot = ClusterSum(dot, shared.cluster_sum);
+  float dot = ReduceRow(sums[0] + sums[1], shared_sums);
+  if constexpr (kCluster) {
+    if (ClusterSize() > 1) {
+      ClusterWait();  // Now all blocks are there to be written to.
+      dot = ClusterSum(dot, &exchange, 0);
+    }
   }
 
   T* dx = static_cast<T*>(call.out.base) + row * call.out.stride;

@@ -11,45 +11,53 @@ namespace {
 
 using Kernel = void (*)(Call);
 
+// What of a call chooses its kernel, beside the dtype.
+struct Form {
+  int packs;
+  bool cluster;
+  bool aligned;  // Looping kernels: in packs, not element by element.
+};
+
+// Only rows of 8 packs per thread go to clusters.
 template <typename T>
-Kernel ForwardKernelOf(int packs, bool aligned) {
-  switch (packs) {
+Kernel ForwardKernelOf(const Form& form) {
+  switch (form.packs) {
     case 1:
-      return SoftmaxForwardKernel<T, 1>;
+      return SoftmaxForwardKernel<T, 1, false>;
     case 2:
-      return SoftmaxForwardKernel<T, 2>;
+      return SoftmaxForwardKernel<T, 2, false>;
     case 4:
-      return SoftmaxForwardKernel<T, 4>;
+      return SoftmaxForwardKernel<T, 4, false>;
     case 8:
-      return SoftmaxForwardKernel<T, 8>;
+      return form.cluster ? SoftmaxForwardKernel<T, 8, true> : SoftmaxForwardKernel<T, 8, false>;
     default:
-      return aligned ? SoftmaxForwardLoopingKernel<T, kPackLanes<T>>
-                     : SoftmaxForwardLoopingKernel<T, 1>;
+      return form.aligned ? SoftmaxForwardLoopingKernel<T, kPackLanes<T>>
+                          : SoftmaxForwardLoopingKernel<T, 1>;
   }
 }
 
 template <typename T>
-Kernel BackwardKernelOf(int packs, bool aligned) {
-  switch (packs) {
+Kernel BackwardKernelOf(const Form& form) {
+  switch (form.packs) {
     case 1:
-      return SoftmaxBackwardKernel<T, 1, false>;
+      return SoftmaxBackwardKernel<T, 1, false, false>;
     case 2:
-      return SoftmaxBackwardKernel<T, 2, false>;
+      return SoftmaxBackwardKernel<T, 2, false, false>;
     case 4:
-      return SoftmaxBackwardKernel<T, 4, false>;
+      return form.cluster ? SoftmaxBackwardKernel<T, 4, false, true>
+                          : SoftmaxBackwardKernel<T, 4, false, false>;
     case 8:
-      return SoftmaxBackwardKernel<T, 8, true>;
+      return SoftmaxBackwardKernel<T, 8, true, true>;
     default:
-      return aligned ? SoftmaxBackwardLoopingKernel<T, kPackLanes<T>>
-                     : SoftmaxBackwardLoopingKernel<T, 1>;
+      return form.aligned ? SoftmaxBackwardLoopingKernel<T, kPackLanes<T>>
+                          : SoftmaxBackwardLoopingKernel<T, 1>;
   }
 }
 
-Kernel KernelOf(FbPhase phase, int32_t dtype, int packs, bool aligned) {
+Kernel KernelOf(FbPhase phase, int32_t dtype, const Form& form) {
   return DispatchFloat(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return phase == FB_FORWARD ? ForwardKernelOf<T>(packs, aligned)
-                               : BackwardKernelOf<T>(packs, aligned);
+    return phase == FB_FORWARD ? ForwardKernelOf<T>(form) : BackwardKernelOf<T>(form);
   });
 }
 
@@ -68,7 +76,8 @@ int32_t Launch(FbPhase phase, const FbCall& raw, const Policy& policy, bool alig
                              .cluster = policy.cluster,
                              .shared_bytes = SharedBytes(policy),
                              .stream = static_cast<cudaStream_t>(raw.stream)};
-  return LaunchKernel(KernelOf(phase, call.dtype, policy.packs, aligned), shape, call);
+  return LaunchKernel(KernelOf(phase, call.dtype, {policy.packs, policy.cluster > 1, aligned}),
+                      shape, call);
 }
 
 int32_t SelectAndLaunch(FbPhase phase, const FbCall& raw) {
@@ -108,8 +117,8 @@ int32_t LoadKernels() {
   for (const FbPhase phase : {FB_FORWARD, FB_BACKWARD}) {
     for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
       for (const int packs : {0, 1, 2, 4, 8}) {
-        for (const bool aligned : {false, true}) {
-          const cudaError_t error = LoadKernel(KernelOf(phase, dtype, packs, aligned));
+        for (const bool second : {false, true}) {  // In a cluster, or aligned.
+          const cudaError_t error = LoadKernel(KernelOf(phase, dtype, {packs, second, second}));
           if (error != cudaSuccess) return error;
         }
       }

@@ -45,9 +45,11 @@ __device__ __forceinline__ void AddRun(RowStats& stats, const float (&x)[kLanes]
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(512)
     SoftmaxForwardLoopingKernel(const __grid_constant__ Call call) {
-  __shared__ RowStorage shared;
+  __shared__ RowStorage shared[2];  // One barrier a row: they take turns.
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
-  for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < call.rows; base += row_step) {
+  int turn = 0;
+  for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < call.rows;
+       base += row_step, turn ^= 1) {
     const int64_t row = base + threadIdx.y;
     const bool active = row < call.rows;
     const T* x = static_cast<const T*>(call.in[0].base) + (active ? row : 0) * call.in[0].stride;
@@ -59,18 +61,16 @@ __global__ void __launch_bounds__(512)
       LoadFloats<T, lanes.value>(x + column, v);
       AddRun<T, lanes.value>(stats, v);
     });
-    const float top = ReduceRow(stats.top, Max(), -Infinity(), shared.max);
-    // A thread without elements has a sum of 0, and its factor is 0 unless the row is all -inf.
-    const float own = stats.sum * Exp<T>(stats.top - top);
-    const float sum = ReduceRow(own, Sum(), 0.0f, shared.sum);
-    const float inverse = 1.0f / sum;
+    stats = Merge<T>(stats, kWarpThreads);
+    if (blockDim.x > kWarpThreads) stats = MergeWarps<T>(stats, &shared[turn]);
+    const float inverse = 1.0f / stats.sum;
 
     T* y = static_cast<T*>(call.out.base) + (active ? row : 0) * call.out.stride;
     ForEachRun(layout, [&](int column, auto lanes) {
       float v[lanes.value];
       LoadFloats<T, lanes.value>(x + column, v);
 #pragma unroll
-      for (float& value : v) value = Divide<T>(Exp<T>(value - top), sum, inverse);
+      for (float& value : v) value = Divide<T>(Exp<T>(value - stats.top), stats.sum, inverse);
       StoreFloats<T, lanes.value>(y + column, v);
     });
   }
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(512)
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(512)
     SoftmaxBackwardLoopingKernel(const __grid_constant__ Call call) {
-  __shared__ RowStorage shared;
+  __shared__ float shared[2][kMaxWarps];
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   int turn = 0;
   for (int64_t base = int64_t{blockIdx.x} * blockDim.y; base < call.rows;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
       for (int i = 0; i < lanes.value; ++i) sum = fmaf(a[i], b[i], sum);
     });
-    const float dot = ReduceRow(sum, Sum(), 0.0f, turn == 0 ? shared.sum : shared.max);
+    const float dot = ReduceRow(sum, shared[turn]);
 
     T* dx = static_cast<T*>(call.out.base) + (active ? row : 0) * call.out.stride;
     ForEachRun(layout, [&](int column, auto lanes) {

@@ -1,15 +1,15 @@
-// Asynchronous copies and barriers of sm_90 that the ring kernel is made of: memory barriers
-// (mbarrier), bulk copies that report to one, and stores into another block of the cluster that
-// report to one there. Before sm_90 each traps: SelectPolicy never picks the ring there.
+// Asynchronous copies and barriers of sm_90: memory barriers (mbarrier), bulk copies that report to
+// one, and stores into another block of the cluster that report to one there. Before sm_90 each
+// traps: no policy picks a kernel that uses them there.
 
-#ifndef KERNELS_CROSS_ENTROPY_PTX_BULK_CUH_
-#define KERNELS_CROSS_ENTROPY_PTX_BULK_CUH_
+#ifndef KERNELS_COMMON_PTX_BULK_CUH_
+#define KERNELS_COMMON_PTX_BULK_CUH_
 
 #include <stdint.h>
 
 #include "kernels/common/ptx.cuh"
 
-namespace fuseboard::cross_entropy {
+namespace fuseboard {
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -125,6 +125,6 @@ __device__ __forceinline__ void SyncThreads(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
-}  // namespace fuseboard::cross_entropy
+}  // namespace fuseboard
 
-#endif  // KERNELS_CROSS_ENTROPY_PTX_BULK_CUH_
+#endif  // KERNELS_COMMON_PTX_BULK_CUH_

@@ -1,0 +1,51 @@
+// How layer_norm's backward is cut for a device; its forward is cut as rms_norm's. Host-only and
+// constexpr, so it is tested without a GPU.
+
+#ifndef KERNELS_LAYER_NORM_LAYER_NORM_POLICY_H_
+#define KERNELS_LAYER_NORM_LAYER_NORM_POLICY_H_
+
+#include "kernels/rms_norm/rms_norm_policy.h"
+
+namespace fuseboard::layer_norm {
+
+// The sums of dweight and dbias take 16 registers for each pack of 16-bit floats, so few threads
+// are resident, and 4 packs for each of them beat 2: fewer warps meet at the barrier. H200, bf16,
+// share of the copy rate with 4 packs / rms_norm's cut of 2: H 1024 84 / 65 %, H 2048 80 / 65 %, H
+// 4096 78 / 66 %; H 128 with 4 packs 79 %, with 1 46 %. `x_bytes` is the element size of x and dy.
+constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes) {
+  using rms_norm::CutRow;
+  const int max_cluster = sm >= 90 ? rms_norm::kMaxCluster : 1;
+  rms_norm::Policy policy = {};
+  int blocks = 1;
+  int stages = 2;
+  if (row_packs <= 128) {
+    policy = CutRow(row_packs, 4, rms_norm::kWarp, 1, 128);
+    blocks = 3;
+  } else if (row_packs <= 512) {
+    policy = CutRow(row_packs, 4, 128, 1, 256);
+    blocks = 2;
+  } else if (row_packs <= 2048) {
+    policy = CutRow(row_packs, 4, 512, 1, 512);
+  } else if (row_packs <= 4 * 256 * int64_t{max_cluster}) {
+    policy = CutRow(row_packs, 4, 256, max_cluster, 256);  // H 65536: 42 %, 4 blocks of 512: 32 %.
+    blocks = 3;
+    stages = 1;
+  } else if (row_packs <= 4 * 512 * int64_t{max_cluster}) {
+    policy = CutRow(row_packs, 4, 512, max_cluster, 512);
+  } else {
+    policy = CutRow(row_packs, 8, 512, max_cluster, 512);
+  }
+  if (policy.packs == 0) return policy;
+  policy.blocks_per_sm = blocks;
+  policy.stages = stages;
+  policy.shared_weight = true;
+  const auto fits = [&] { return rms_norm::FitsShared(policy, sm, x_bytes, x_bytes); };
+  while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
+  if (!fits()) policy.stages = 1;
+  if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
+  return fits() ? policy : rms_norm::Policy{};
+}
+
+}  // namespace fuseboard::layer_norm
+
+#endif  // KERNELS_LAYER_NORM_LAYER_NORM_POLICY_H_
