@@ -100,14 +100,11 @@ constexpr Policy SelectBackward(int sm, const RowShape& row) {
   // 32,768 packs: 512 threads with dy in shared memory 88 / 94 %, 1,024 with all in registers 82 /
   // 90 %.
   const bool has_room = sm >= 90 && sm < 120;
-  if (has_room) {
-    for (const int threads : {512, kMaxThreads}) {
-      Policy policy = FitRow(row, {8, threads, cluster, kWarp});
-      policy.shared_dy = policy.packs != 0;
-      if (policy.packs != 0) return policy;
-    }
-  }
-  return FitRow(row, {4, kMaxThreads, cluster, kWarp});
+  Policy policy = {};
+  if (has_room) policy = FitRow(row, {8, 512, cluster, kWarp});
+  if (has_room && policy.packs == 0) policy = FitRow(row, {8, kMaxThreads, cluster, kWarp});
+  policy.shared_dy = policy.packs != 0;
+  return policy.shared_dy ? policy : FitRow(row, {4, kMaxThreads, cluster, kWarp});
 }
 
 // Dynamic shared memory of a backward block.

@@ -9,16 +9,16 @@ namespace {
 
 constexpr RowShape Whole(int64_t packs) { return {.packs = packs, .has_edges = false}; }
 
-static_assert(SelectForward(90, Whole(512)) == Policy{.packs = 4,
-                                                      .threads_per_row = 128,
-                                                      .rows_per_block = 1,
+static_assert(SelectForward(90, Whole(512)) == Policy{.packs = 8,
+                                                      .threads_per_row = 64,
+                                                      .rows_per_block = 4,
                                                       .cluster = 1,
                                                       .shared_dy = false});
 // 128,256 columns of bf16.
 static_assert(SelectForward(90, Whole(16032)) == Policy{.packs = 8,
-                                                        .threads_per_row = 512,
+                                                        .threads_per_row = 256,
                                                         .rows_per_block = 1,
-                                                        .cluster = 4,
+                                                        .cluster = 8,
                                                         .shared_dy = false});
 // 262,144 columns of f32, the widest.
 static_assert(SelectForward(90, Whole(65536)).cluster == 8);
