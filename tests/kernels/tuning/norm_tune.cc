@@ -124,6 +124,8 @@ void Add(std::vector<Policy>* candidates, const Policy& policy) {
   if (std::ranges::find(*candidates, policy) == candidates->end()) candidates->push_back(policy);
 }
 
+bool HasKernel(const Policy& p) { return p.cluster == 1 || p.packs >= 4; }
+
 std::vector<Policy> Forward(int sm, int64_t row_packs) {
   std::vector<Policy> candidates = {rms_norm::SelectForward(sm, row_packs)};
   const int max_cluster = row_packs > 1024 && sm >= 90 ? rms_norm::kMaxCluster : 1;
@@ -131,7 +133,8 @@ std::vector<Policy> Forward(int sm, int64_t row_packs) {
     for (const int threads : {32, 64, 128, 256, 512}) {
       for (const int block : {32, 128, 256}) {
         const Policy p = CutRow(row_packs, packs, threads, max_cluster, block);
-        if (p.packs > 0 && p.threads_per_row * p.rows_per_block <= 512) Add(&candidates, p);
+        if (p.packs == 0 || p.threads_per_row * p.rows_per_block > 512) continue;
+        if (HasKernel(p)) Add(&candidates, p);
       }
     }
   }
@@ -145,6 +148,7 @@ std::vector<Policy> Backward(int sm, int64_t row_packs) {
     for (const int threads : {32, 128, 256, 512}) {
       Policy p = CutRow(row_packs, packs, threads, max_cluster, threads == 32 ? 256 : threads);
       if (p.packs == 0 || p.threads_per_row * p.rows_per_block > (packs <= 2 ? 256 : 512)) continue;
+      if (!HasKernel(p)) continue;
       for (const bool shared_weight : {true, false}) {
         if (!shared_weight && p.rows_per_block > 1) continue;
         for (const int stages : {1, 2, 3}) {

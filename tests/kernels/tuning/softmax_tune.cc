@@ -71,7 +71,10 @@ void Tune(const Bench& bench, const Problem& p) {
             FitRow(row, {packs, threads, row.packs > 512 ? MaxClusterOf(sm) : 1, block});
         policy.shared_dy = !forward && packs == 8;
         const int block_threads = policy.threads_per_row * policy.rows_per_block;
-        const bool fits = policy.packs != 0 && block_threads <= (forward && packs < 8 ? 512 : 1024);
+        bool fits = policy.packs != 0 && block_threads <= (forward && packs < 8 ? 512 : 1024);
+        // What there are no kernels for.
+        if (policy.shared_dy && policy.rows_per_block > 1) fits = false;
+        if (policy.cluster > 1 && packs < (forward ? 8 : 4)) fits = false;
         if (!fits || std::ranges::find(seen, policy) != seen.end()) continue;
         seen.push_back(policy);
         Print(bench, p, policy, false);
