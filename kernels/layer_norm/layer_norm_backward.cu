@@ -137,7 +137,7 @@ int32_t LoadBackwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const auto& [packs, cluster] : rms_norm::kForms) {
       for (const bool bias : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs, cluster));
+        const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs, cluster), packs > 0);
         if (error != cudaSuccess) return error;
       }
     }

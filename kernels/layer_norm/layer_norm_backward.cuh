@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
   using Held = rms_norm::HeldRow<X, X, /*kAdd=*/false, kPacks, kHolds>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
-  __shared__ RowSumPairStorage sums;
+  __shared__ RowSumPairStorage<kCluster> sums;
   AllowDependentLaunch();
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
 // L2, and the sums are added up in memory: a row of partials per row of the block.
 template <typename X>
 __global__ void __launch_bounds__(512) LayerNormBackwardLoopingKernel(const BackwardArgs args) {
-  __shared__ RowSumPairStorage sums;
+  __shared__ RowSumPairStorage<false> sums;
   AllowDependentLaunch();
   const int64_t first_row = int64_t{blockIdx.x} * blockDim.y;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;

@@ -4,7 +4,7 @@
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_forward.cuh"
-#include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/layer_norm/layer_norm_policy.h"
 
 namespace fuseboard::layer_norm {
 namespace {
@@ -49,7 +49,7 @@ Policy PolicyOf(const FbCall& call, const ForwardCall& f) {
   const int bytes = f.x.dtype == FB_F32 ? 4 : 2;
   const bool packs = f.hidden % (16 / bytes) == 0 && IsAlignedRows(f.x, bytes, 16) &&
                      IsAlignedRows(f.y, bytes, 16) && IsAligned(f.weight) && IsAligned(f.bias);
-  const Policy policy = packs ? rms_norm::SelectForward(call.sm, f.hidden * bytes / 16) : Policy{};
+  const Policy policy = packs ? SelectForward(call.sm, f.hidden * bytes / 16) : Policy{};
   const bool covers =
       policy.packs != 0 && rms_norm::CeilDiv(f.rows, policy.rows_per_block) <= rms_norm::kMaxGroups;
   return covers ? policy : rms_norm::SelectLooping(f.hidden);

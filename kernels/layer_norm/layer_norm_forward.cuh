@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   constexpr int kLanes = kPackLanes<X>;
   // Asked for before the sums; for the bias as well, 64 registers are not enough.
   constexpr bool kHoldWeight = kSame && kPacks <= 4;
-  __shared__ RowSumPairStorage shared;
+  __shared__ RowSumPairStorage<kCluster> shared;
   if constexpr (kCluster) ArriveForExchange(&shared.exchange);
   const int row_packs = static_cast<int>(args.hidden / kLanes);
   const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 // or L2.
 template <typename X>
 __global__ void __launch_bounds__(512) LayerNormForwardLoopingKernel(const ForwardArgs args) {
-  __shared__ RowSumStorage sums;
-  __shared__ RowSumPairStorage pairs;
+  __shared__ RowSumStorage<false> sums;
+  __shared__ RowSumPairStorage<false> pairs;
   uint32_t turn = 0;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   const float inverse_hidden = 1.0f / static_cast<float>(args.hidden);

@@ -1,5 +1,4 @@
-// How layer_norm's backward is cut for a device; its forward is cut as rms_norm's. Host-only and
-// constexpr, so it is tested without a GPU.
+// How layer_norm is cut for a device. Host-only and constexpr, so it is tested without a GPU.
 
 #ifndef KERNELS_LAYER_NORM_LAYER_NORM_POLICY_H_
 #define KERNELS_LAYER_NORM_LAYER_NORM_POLICY_H_
@@ -7,6 +6,16 @@
 #include "kernels/rms_norm/rms_norm_policy.h"
 
 namespace fuseboard::layer_norm {
+
+// As rms_norm's forward, but wide rows with fewer threads, as more happens between its loads and
+// its stores: H200, bf16, H 5120 87 % with 8 packs and 81 % with 4, H 16384 82 and 79 %; H 4096 84
+// % with both.
+constexpr rms_norm::Policy SelectForward(int sm, int64_t row_packs) {
+  if (row_packs > 512 && row_packs <= 2048) {
+    return rms_norm::CutRow(row_packs, 8, 512, 1, rms_norm::kWarp);
+  }
+  return rms_norm::SelectForward(sm, row_packs);
+}
 
 // The sums of dweight and dbias take 16 registers for each pack of 16-bit floats, so few threads
 // are resident, and 4 packs for each of them beat 2: fewer warps meet at the barrier. H200, bf16,

@@ -37,7 +37,8 @@ __device__ __forceinline__ float MeanOfRun(const T* x) {
 template <typename T, int kPacks, bool kCluster>
 __device__ __forceinline__ float2 SumDistances(const Lanes<T, kPackLanes<T>> (&held)[kPacks],
                                                int first, int step, int end, float base,
-                                               uint32_t zero, rms_norm::RowSumPairStorage* shared,
+                                               uint32_t zero,
+                                               rms_norm::RowSumPairStorage<kCluster>* shared,
                                                uint32_t turn) {
   constexpr int kLanes = kPackLanes<T>;
   float2 sums[2] = {};  // Two chains of additions, each half as long.
@@ -61,7 +62,7 @@ template <typename T, int kPacks, bool kCluster>
 __device__ __forceinline__ Moments MomentsOf(const Lanes<T, kPackLanes<T>> (&held)[kPacks],
                                              int first, int step, int end, float reference,
                                              float inverse_hidden, uint32_t zero,
-                                             rms_norm::RowSumPairStorage* shared) {
+                                             rms_norm::RowSumPairStorage<kCluster>* shared) {
   const auto from = [&](float base, uint32_t turn) -> Moments {
     const float2 sums =
         SumDistances<T, kPacks, kCluster>(held, first, step, end, base, zero, shared, turn);

@@ -164,7 +164,7 @@ int32_t LoadBackwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const int packs : {0, 1, 2, 4}) {
       for (const bool same_dy : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectKernel(dtype, same_dy, packs));
+        const cudaError_t error = LoadKernel(SelectKernel(dtype, same_dy, packs), packs > 0);
         if (error != cudaSuccess) return error;
       }
     }

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
   using Ring = rms_norm::BackwardRing<X, DY, /*kAdd=*/false, kPacks>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
-  __shared__ rms_norm::RowSumStorage sums;
+  __shared__ rms_norm::RowSumStorage<true> sums;
   AllowDependentLaunch();
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
 // blockDim = threads per row. REQUIRES: sums in f32.
 template <typename X, typename DY>
 __global__ void __launch_bounds__(512) BackwardLoopingKernel(const BackwardArgs args) {
-  __shared__ rms_norm::RowSumStorage sums;
+  __shared__ rms_norm::RowSumStorage<false> sums;
   AllowDependentLaunch();
   const int64_t hidden = args.norm.hidden;
   const int64_t slice_count = args.groups * args.slices.per_group;

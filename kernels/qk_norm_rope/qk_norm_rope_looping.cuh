@@ -60,7 +60,7 @@ template <typename X, typename Y>
 __global__ void __launch_bounds__(256)
     QkNormRopeForwardLoopingKernel(const __grid_constant__ Call call,
                                    const __grid_constant__ Plan plans) {
-  __shared__ rms_norm::RowSumStorage shared;
+  __shared__ rms_norm::RowSumStorage<false> shared;
   const BlockAt block(plans);
   const Side& side = call.side[block.side];
   const SidePlan& plan = plans.side[block.side];
@@ -102,7 +102,7 @@ template <typename X, typename Y>
 __global__ void __launch_bounds__(256)
     QkNormRopeBackwardLoopingKernel(const __grid_constant__ Call call,
                                     const __grid_constant__ Plan plans) {
-  __shared__ rms_norm::RowSumPairStorage shared;
+  __shared__ rms_norm::RowSumPairStorage<false> shared;
   AllowDependentLaunch();
   const BlockAt block(plans);
   const Side& side = call.side[block.side];

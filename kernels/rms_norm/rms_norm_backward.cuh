@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
   using Held = HeldRow<X, DY, kAdd, kPacks, kHolds>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
-  __shared__ RowSumStorage sums;
+  __shared__ RowSumStorage<kCluster> sums;
   AllowDependentLaunch();
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
 // L2, and dweight is added up in memory: a row of partials per row of the block.
 template <typename X, typename DY, bool kAdd>
 __global__ void __launch_bounds__(512) RmsNormBackwardLoopingKernel(const BackwardArgs args) {
-  __shared__ RowSumStorage sums;
+  __shared__ RowSumStorage<false> sums;
   AllowDependentLaunch();
   const int64_t first_row = int64_t{blockIdx.x} * blockDim.y;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;

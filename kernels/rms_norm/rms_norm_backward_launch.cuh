@@ -143,7 +143,7 @@ int32_t LoadBackwardKernelsAs() {
     for (const auto& [packs, cluster] : kForms) {
       for (const bool same_dy : {true, false}) {
         const cudaError_t error =
-            LoadKernel(SelectBackwardKernel<kAdd>(dtype, same_dy, packs, cluster));
+            LoadKernel(SelectBackwardKernel<kAdd>(dtype, same_dy, packs, cluster), packs > 0);
         if (error != cudaSuccess) return error;
       }
     }

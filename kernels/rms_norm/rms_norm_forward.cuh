@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   constexpr int kLanes = kPackLanes<X>;
   // 64 registers are the limit.
   constexpr bool kHoldWeight = kSameWeight && kPacks <= 4 && !kModulate;
-  __shared__ RowSumStorage sums;
+  __shared__ RowSumStorage<kCluster> sums;
   if constexpr (kCluster) ArriveForExchange(&sums.exchange);
   const bool has_weight = args.weight != nullptr;
   const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 template <typename X, typename Y, bool kAdd, bool kModulate>
 __global__ void __launch_bounds__(512)
     RmsNormForwardLoopingKernel(const ForwardArgsOf<kModulate> args) {
-  __shared__ RowSumStorage sums;
+  __shared__ RowSumStorage<false> sums;
   const bool has_weight = args.weight != nullptr;
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   uint32_t turn = 0;

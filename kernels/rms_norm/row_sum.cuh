@@ -7,16 +7,29 @@
 
 namespace fuseboard::rms_norm {
 
-// Shared memory of RowSum. Turns count from 0; see GroupReduce.
-struct RowSumStorage {
-  float block[2][kMaxWarps];
+// Shared memory of the sum of a Value over a row. Turns count from 0; see GroupReduce. Without
+// kCluster there are no clusters, and no room for what their blocks exchange: the backward kernels
+// count every 100 bytes of it.
+template <typename Value, bool kCluster>
+struct RowStorage {
+  Value block[2][kMaxWarps];
   ClusterExchange exchange;
 };
 
-// The sum of `value` over the threads of a row: threadIdx.x of each block of the cluster. Without
-// kCluster there is none.
+template <typename Value>
+struct RowStorage<Value, false> {
+  Value block[2][kMaxWarps];
+};
+
 template <bool kCluster>
-__device__ __forceinline__ float RowSum(float value, RowSumStorage* shared, uint32_t turn) {
+using RowSumStorage = RowStorage<float, kCluster>;
+template <bool kCluster>
+using RowSumPairStorage = RowStorage<float2, kCluster>;
+
+// The sum of `value` over the threads of a row: threadIdx.x of each block of the cluster.
+template <bool kCluster>
+__device__ __forceinline__ float RowSum(float value, RowSumStorage<kCluster>* shared,
+                                        uint32_t turn) {
   const int threads = static_cast<int>(blockDim.x);
   if (threads <= kWarpThreads) return WarpReduce(value, Sum(), threads);
   value = GroupReduce(value, Sum(), 0.0f, shared->block[turn % 2], threads / kWarpThreads);
@@ -26,14 +39,9 @@ __device__ __forceinline__ float RowSum(float value, RowSumStorage* shared, uint
   return value;
 }
 
-struct RowSumPairStorage {
-  float2 block[2][kMaxWarps];
-  ClusterExchange exchange;
-};
-
 // RowSum of two values at the price of one: one barrier.
 template <bool kCluster>
-__device__ __forceinline__ float2 RowSumPair(float2 value, RowSumPairStorage* shared,
+__device__ __forceinline__ float2 RowSumPair(float2 value, RowSumPairStorage<kCluster>* shared,
                                              uint32_t turn) {
   const int threads = static_cast<int>(blockDim.x);
   const int width = threads < kWarpThreads ? threads : kWarpThreads;

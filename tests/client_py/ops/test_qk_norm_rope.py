@@ -75,7 +75,8 @@ def check(inputs, cos, sin, kernel, casting=LLAMA, rotary_dim=None, round_produc
         assert_near(y, y64, x.dtype)
     for tensor, dx, dx64 in zip(inputs, got, want, strict=True):
         assert dx.dtype == tensor.dtype
-        assert_near(dx, dx64, x.dtype if tensor.dtype == torch.float32 else None)
+        # A weight's gradient is of rows that were rounded as x is.
+        assert_near(dx, dx64, max(x.dtype, tensor.dtype, key=TOLERANCE.__getitem__))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

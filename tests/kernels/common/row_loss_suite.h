@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -229,8 +230,11 @@ class Suite {
                                ? std::fabs(g - b.want) <= b.slack
                                : (std::isnan(b.want) ? std::isnan(g) : g == b.want);
         if (close || wrong++ > 0) continue;
-        first = "[" + std::to_string(r) + ", " + std::to_string(i) + "]: want " +
-                std::to_string(b.want) + ", got " + std::to_string(g);
+        std::ostringstream
+            text;  // std::to_string has six digits after the point, whatever the size.
+        text << "[" << r << ", " << i << "]: want " << b.want << " within " << b.slack << ", got "
+             << g;
+        first = text.str();
       }
     }
     EXPECT_EQ(wrong, 0) << first;

@@ -12,6 +12,7 @@
 #include "kernels/abi/layer_norm.h"
 #include "kernels/abi/rms_norm.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
+#include "kernels/layer_norm/layer_norm_policy.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rms_norm/rms_norm_policy.h"
 #include "tests/kernels/tuning/device_timer.h"
@@ -54,6 +55,14 @@ struct Shape {
 struct RmsNorm {
   static constexpr const char* kName = "rms_norm";
 
+  static Policy ForwardPolicy(int sm, int64_t row_packs) {
+    return rms_norm::SelectForward(sm, row_packs);
+  }
+  static Policy BackwardPolicy(int sm, int64_t row_packs) {
+    return rms_norm::SelectBackward(sm, row_packs, 2, 2);
+  }
+  static int Load() { return rms_norm::LoadForwardKernels() + rms_norm::LoadBackwardKernels(); }
+
   static int Run(const Bench& bench, FbPhase phase, const Policy& policy, Shape s, int turn) {
     static constexpr FbRmsNormParams kParams = {sizeof(kParams), FB_CASTING_LLAMA, 1e-6, 0.0};
     FbCall call = bench.call;
@@ -77,6 +86,14 @@ struct RmsNorm {
 
 struct LayerNorm {
   static constexpr const char* kName = "layer_norm";
+
+  static Policy ForwardPolicy(int sm, int64_t row_packs) {
+    return layer_norm::SelectForward(sm, row_packs);
+  }
+  static Policy BackwardPolicy(int sm, int64_t row_packs) {
+    return layer_norm::SelectBackward(sm, row_packs, 2);
+  }
+  static int Load() { return layer_norm::LoadForwardKernels() + layer_norm::LoadBackwardKernels(); }
 
   static int Run(const Bench& bench, FbPhase phase, const Policy& policy, Shape s, int turn) {
     static constexpr FbLayerNormParams kParams = {sizeof(kParams), 1e-5};
@@ -126,8 +143,9 @@ void Add(std::vector<Policy>* candidates, const Policy& policy) {
 
 bool HasKernel(const Policy& p) { return p.cluster == 1 || p.packs >= 4; }
 
+template <typename Operation>
 std::vector<Policy> Forward(int sm, int64_t row_packs) {
-  std::vector<Policy> candidates = {rms_norm::SelectForward(sm, row_packs)};
+  std::vector<Policy> candidates = {Operation::ForwardPolicy(sm, row_packs)};
   const int max_cluster = row_packs > 1024 && sm >= 90 ? rms_norm::kMaxCluster : 1;
   for (const int packs : {1, 2, 4, 8}) {
     for (const int threads : {32, 64, 128, 256, 512}) {
@@ -141,8 +159,9 @@ std::vector<Policy> Forward(int sm, int64_t row_packs) {
   return candidates;
 }
 
+template <typename Operation>
 std::vector<Policy> Backward(int sm, int64_t row_packs) {
-  std::vector<Policy> candidates = {rms_norm::SelectBackward(sm, row_packs, 2, 2)};
+  std::vector<Policy> candidates = {Operation::BackwardPolicy(sm, row_packs)};
   const int max_cluster = row_packs > 1024 && sm >= 90 ? rms_norm::kMaxCluster : 1;
   for (const int packs : {1, 2, 4, 8}) {
     for (const int threads : {32, 128, 256, 512}) {
@@ -167,10 +186,11 @@ std::vector<Policy> Backward(int sm, int64_t row_packs) {
 
 template <typename Operation>
 void Tune(const Bench& bench, const std::vector<int64_t>& widths) {
+  tuning::Check(Operation::Load());
   for (const int64_t hidden : widths) {
     const Shape shape = {kElements / hidden, hidden};
-    TimeAll<Operation>(bench, FB_FORWARD, shape, Forward(bench.call.sm, hidden / 8));
-    TimeAll<Operation>(bench, FB_BACKWARD, shape, Backward(bench.call.sm, hidden / 8));
+    TimeAll<Operation>(bench, FB_FORWARD, shape, Forward<Operation>(bench.call.sm, hidden / 8));
+    TimeAll<Operation>(bench, FB_BACKWARD, shape, Backward<Operation>(bench.call.sm, hidden / 8));
   }
 }
 
