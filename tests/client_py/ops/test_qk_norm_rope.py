@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.client_py.ops.conftest import load
 from tests.client_py.ops.reference import (
+    TOLERANCE,
     GEMMA,
     LLAMA,
     NONE_CASTING,
