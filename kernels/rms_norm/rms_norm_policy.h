@@ -120,8 +120,10 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   // Few packs per thread keep the f32 sums (8 per pack of 16-bit floats) in registers.
   if (row_packs <= 32) {
     policy = CutRow(row_packs, 1, kWarp, 1, 256);
+  } else if (row_packs <= 128) {
+    policy = CutRow(row_packs, 2, 64, 1, 256);
   } else if (row_packs <= 512) {
-    policy = CutRow(row_packs, 2, 256, 1, 256);
+    policy = CutRow(row_packs, 4, 128, 1, 128);
   } else if (row_packs <= 2048) {
     policy = CutRow(row_packs, 4, 512, 1, 512);
   } else if (row_packs <= 4 * 256 * int64_t{max_cluster}) {
@@ -134,9 +136,9 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   if (policy.packs == 0) return policy;
   const int threads = policy.threads_per_row * policy.rows_per_block;
   // One stage where the threads hold the row: the next one is on its way while they sum. H200,
-  // bf16, share of the copy rate with 3 blocks of 1 stage / 2 blocks of 2: H 1024 88.7 / 85.4 %, H
-  // 4096 88.2 / 84.5 %; H 8192 with 1 block of two rows 87 / 83 %; H 65536 with 3 blocks of 256
-  // threads 61 %, 1 of 512 and 2 stages 45 %.
+  // bf16, share of the copy rate: H 1024 91.5 %; H 2048 91.4 % (2 packs 90.1 %); H 4096 91.0 % (2
+  // packs 87.9, those with 2 stages 84 %); H 8192 89.4 %, one row to a block 82 %; H 65536 62 %,
+  // with blocks of 512 threads 45 %.
   const bool holds = policy.packs == 2 || policy.packs == 4;
   policy.blocks_per_sm = threads <= 256 ? 3 : 1;
   policy.stages = holds ? 1 : 3;

@@ -48,9 +48,12 @@ Terms Reference(double beta, double x, double y) {
                       : top + std::log(beta * std::exp(y - top) + (1.0 - beta) * std::exp(x - top));
   const double of_target = Term(beta * p, y - m);
   const double of_input = Term((1.0 - beta) * q, x - m);
-  // The logarithm of the mixture over the larger one is rounded in steps of 6e-8.
+  // The logarithm of the mixture over the larger one is rounded in steps of 6e-8, and so is its
+  // distance to the gap, which it nearly equals where beta leaves only the smaller one.
+  const double gap = std::isfinite(x - y) ? std::fabs(x - y) : 0.0;
+  const double gradient_size = q * (0.05 + 0.02 * gap);
   return {of_target + of_input, of_input,
-          std::fabs(of_target) + std::fabs(of_input) + 0.05 * (p + q), 0.05 * q};
+          std::fabs(of_target) + std::fabs(of_input) + 0.05 * p + gradient_size, gradient_size};
 }
 
 class JsdTest : public ::testing::TestWithParam<int> {
