@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 #include <cmath>
+#include <initializer_list>
 
 namespace fuseboard::group_norm {
 namespace {

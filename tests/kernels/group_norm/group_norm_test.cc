@@ -198,7 +198,7 @@ TEST_P(GroupNormTest, OutputsMayBeMissing) {
 
 TEST_P(GroupNormTest, AnyAlignment) {
   for (const int64_t elements : {64, 200, 49, 20003}) {
-    for (const auto [x, y] : {std::pair{1, 1}, {1, 0}, {0, 3}, {8, 8}}) {
+    for (const auto& [x, y] : {std::pair{1, 1}, {1, 0}, {0, 3}, {8, 8}}) {
       const Case c = {.elements = elements, .x_offset = x, .y_offset = y};
       Forward(c.With(FB_BF16));
       Backward(c.With(FB_BF16));
