@@ -26,7 +26,10 @@ Tensor PerChannel(const Tensor& parameter, const Tensor& wide) {
   return parameter.to(wide.scalar_type()).reshape({wide.size(1), wide.size(2), 1});
 }
 
-Tensor MeanOfGroups(const Tensor& wide) { return wide.mean({2, 3}, /*keepdim=*/true); }
+constexpr std::array<int64_t, 2> kOfGroup = {2, 3};
+constexpr std::array<int64_t, 2> kExamplesAndElements = {0, 3};
+
+Tensor MeanOfGroups(const Tensor& wide) { return wide.mean(kOfGroup, /*keepdim=*/true); }
 
 // [examples, groups] as it fits every element of WideGroups.
 Tensor PerGroup(const Tensor& statistic) { return statistic.unsqueeze(-1).unsqueeze(-1); }
@@ -35,7 +38,7 @@ Tensor NotNeeded(const Tensor& x) { return at::empty({0}, x.options()); }
 
 // Over examples and elements.
 Tensor SumOfChannels(const Tensor& wide, const Tensor& parameter) {
-  return wide.sum({0, 3}).reshape({-1}).to(parameter.scalar_type());
+  return wide.sum(kExamplesAndElements).reshape({-1}).to(parameter.scalar_type());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kernels/abi/group_norm.h"
@@ -16,7 +17,7 @@ namespace {
 using testing::DeviceMemory;
 using testing::TestTensor;
 
-constexpr FbTensor kAbsent = {.ndim = -1};
+constexpr FbTensor kAbsent = {nullptr, {}, {}, -1, FB_F32, FB_CUDA, 0};
 
 FbTensor Flat(const DeviceMemory& memory, int64_t size, int32_t dtype) {
   return {memory.get(), {size}, {1}, 1, dtype, FB_CUDA, 0};
