@@ -12,9 +12,9 @@
 //
 // x, y, dy and dx lie in memory one element after the other, or are refused; any base that is
 // aligned to an element. weight and bias may each have another float dtype than x; dweight has that
-// of weight, dbias any. The variance is the mean of squared distances from a value near the mean: no
-// digits are lost where the mean is large. Arithmetic in f32, rounded once. dweight and dbias are
-// summed in a fixed order: two runs are bit-equal.
+// of weight, dbias any. The variance is the mean of squared distances from a value near the mean:
+// no digits are lost where the mean is large. Arithmetic in f32, rounded once. dweight and dbias
+// are summed in a fixed order: two runs are bit-equal.
 
 #ifndef KERNELS_ABI_GROUP_NORM_H_
 #define KERNELS_ABI_GROUP_NORM_H_

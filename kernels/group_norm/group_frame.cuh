@@ -58,8 +58,8 @@ struct PairStorage {
 // once: kPacks packs per thread, which lie a warp apart.
 struct Place {
   uint32_t group;
-  int rank;   // Of the block among those that share the group.
-  int width;  // Threads that share a run.
+  int rank;         // Of the block among those that share the group.
+  int width;        // Threads that share a run.
   int block_first;  // The block's first pack of the group.
   int first;        // The thread's.
 
@@ -68,8 +68,8 @@ struct Place {
     Place place;
     const auto threads = static_cast<int>(blockDim.x);
     const auto thread = static_cast<int>(threadIdx.x);
-    place.group = (blockIdx.x >> (__ffs(static_cast<int>(ClusterSize())) - 1)) * blockDim.y +
-                  threadIdx.y;
+    place.group =
+        (blockIdx.x >> (__ffs(static_cast<int>(ClusterSize())) - 1)) * blockDim.y + threadIdx.y;
     place.rank = static_cast<int>(ClusterRank());
     place.width = min(threads, kWarpThreads);
     place.block_first = place.rank * threads * kPacks;

@@ -55,8 +55,9 @@ struct BackwardShared {
 
 // Adds up the units of each channel that this block has, hands on the sums, and returns this
 // thread's part of sum(g) and sum(g * n).
-__device__ __forceinline__ float2 SumChannels(const BackwardArgs& args, const BackwardShared& shared,
-                                              const Place& place, float rstd) {
+__device__ __forceinline__ float2 SumChannels(const BackwardArgs& args,
+                                              const BackwardShared& shared, const Place& place,
+                                              float rstd) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % args.channel_threads;
   const int step = static_cast<int>(blockDim.x) / args.channel_threads;

@@ -1,6 +1,5 @@
-#include "kernels/group_norm/group_norm_forward.cuh"
-
 #include "kernels/group_norm/group_norm_cuda.h"
+#include "kernels/group_norm/group_norm_forward.cuh"
 #include "kernels/group_norm/group_norm_launch.cuh"
 #include "kernels/group_norm/group_norm_split_forward.cuh"
 

@@ -102,7 +102,7 @@ inline constexpr int64_t kMaxHeldPacks = 65536;
 
 // The work of a split group is cut along its channels, each in `parts` parts of `part` elements.
 struct Split {
-  int threads;         // Per part. Up to 32 a power of two; or a block's 256.
+  int threads;  // Per part. Up to 32 a power of two; or a block's 256.
   int parts_per_block;
   int64_t part;
   int64_t parts;  // Of a channel.

@@ -1,6 +1,6 @@
 // GroupNorm on the GPU of groups that no block or cluster holds, or whose channels are not whole
-// packs: several blocks per group and several kernels, which hand on what they found in memory. Here
-// what the kernels of both phases share.
+// packs: several blocks per group and several kernels, which hand on what they found in memory.
+// Here what the kernels of both phases share.
 //
 // Determinism: parts follow from the shape and the alignment, and what they found is added up in
 // their order. No atomics.

@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(256) InputGradientKernel(const __grid_constant
     LoadFloats<T, lanes.value>(dy + column, a);
     LoadFloats<T, lanes.value>(x + column, b);
 #pragma unroll
-    for (int i = 0; i < lanes.value; ++i) a[i] = fmaf(a[i], scale, fmaf(b[i] - mean, slope, offset));
+    for (int i = 0; i < lanes.value; ++i)
+      a[i] = fmaf(a[i], scale, fmaf(b[i] - mean, slope, offset));
     StoreFloats<T, lanes.value>(dx + column, a);
   });
 }

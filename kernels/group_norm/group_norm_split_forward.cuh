@@ -10,8 +10,7 @@
 namespace fuseboard::group_norm {
 
 template <typename T, int kLanes>
-__global__ void __launch_bounds__(256)
-    PartMomentsKernel(const __grid_constant__ SplitArgs args) {
+__global__ void __launch_bounds__(256) PartMomentsKernel(const __grid_constant__ SplitArgs args) {
   __shared__ float2 shared[2][kMaxWarps];
   const Piece piece(args);
   const T* x = static_cast<const T*>(args.x) + piece.begin;
@@ -97,8 +96,8 @@ __global__ void __launch_bounds__(256) ApplyKernel(const __grid_constant__ Split
   const T* x = static_cast<const T*>(args.x) + piece.begin;
   T* y = static_cast<T*>(args.out) + piece.begin;
   const float mean = args.mean[piece.group];
-  const float scale = args.rstd[piece.group] *
-                      LoadOr(1.0f, args.weight_dtype, args.weight, piece.channel);
+  const float scale =
+      args.rstd[piece.group] * LoadOr(1.0f, args.weight_dtype, args.weight, piece.channel);
   const float offset = LoadOr(0.0f, args.bias_dtype, args.bias, piece.channel);
   ForEachRun(RowLayout<T, kLanes>(x, piece.length), [&](int column, auto lanes) {
     float v[lanes.value];

@@ -38,8 +38,13 @@ class LastOnly {
   int64_t elements() const { return shape_[0] * shape_[1] * shape_[2]; }
   FbTensor View() const {
     const int64_t example = shape_[1] * shape_[2];
-    return {memory_.get(), {shape_[0], shape_[1], shape_[2]}, {example, shape_[2], 1}, 3, FB_BF16,
-            FB_CUDA,       0};
+    return {memory_.get(),
+            {shape_[0], shape_[1], shape_[2]},
+            {example, shape_[2], 1},
+            3,
+            FB_BF16,
+            FB_CUDA,
+            0};
   }
   std::vector<uint16_t> Last(int64_t count) const {
     std::vector<uint16_t> bits(static_cast<size_t>(count));

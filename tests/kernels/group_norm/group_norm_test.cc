@@ -71,10 +71,9 @@ class GroupNormTest : public ::testing::TestWithParam<int> {
 // No examples; groups of one element; one group; channels that are groups, several in a warp; the
 // packs of a group in a warp, a block, and clusters, with channels that begin within a warp's run,
 // a block, or both; in all of them as many threads as packs and fewer.
-constexpr Case kHeld[] = {{0, 4, 8, 2},         {2, 8, 64, 1},     {3, 32, 64, 32},
-                          {5, 16, 16, 8},       {1, 48, 1024, 16}, {2, 40, 256, 1},
-                          {2, 20, 1024, 2},     {70, 4, 32, 2},    {2, 8, 8192, 2},
-                          {1, 3, 32768, 1},     {1, 5, 20008, 1},  {2, 2, 65536, 1},
+constexpr Case kHeld[] = {{0, 4, 8, 2},      {2, 8, 64, 1},    {3, 32, 64, 32},  {5, 16, 16, 8},
+                          {1, 48, 1024, 16}, {2, 40, 256, 1},  {2, 20, 1024, 2}, {70, 4, 32, 2},
+                          {2, 8, 8192, 2},   {1, 3, 32768, 1}, {1, 5, 20008, 1}, {2, 2, 65536, 1},
                           {1, 1024, 16, 1}};
 
 TEST_P(GroupNormTest, BothPhasesAgreeWithDoubleWhereBlocksHoldGroups) {
@@ -86,11 +85,11 @@ TEST_P(GroupNormTest, BothPhasesAgreeWithDoubleWhereBlocksHoldGroups) {
   }
 }
 
-// Channels of one element and of a few; sizes that no pack divides, in one part and in several; more
-// elements or channels than a cluster holds.
-constexpr Case kSplit[] = {{2, 4, 1, 4},     {3, 24, 1, 4},     {2, 6, 5, 2},      {2, 6, 20, 3},
-                           {3, 16, 49, 4},   {2, 6, 7, 6},      {1, 300, 3, 1},    {2, 4, 196, 2},
-                           {2, 4, 2049, 2},  {1, 2, 16387, 1},  {1, 2, 300000, 1}, {1, 4096, 8, 1},
+// Channels of one element and of a few; sizes that no pack divides, in one part and in several;
+// more elements or channels than a cluster holds.
+constexpr Case kSplit[] = {{2, 4, 1, 4},     {3, 24, 1, 4},    {2, 6, 5, 2},      {2, 6, 20, 3},
+                           {3, 16, 49, 4},   {2, 6, 7, 6},     {1, 300, 3, 1},    {2, 4, 196, 2},
+                           {2, 4, 2049, 2},  {1, 2, 16387, 1}, {1, 2, 300000, 1}, {1, 4096, 8, 1},
                            {2, 2, 40001, 2}, {300, 4, 12, 2}};
 
 TEST_P(GroupNormTest, BothPhasesAgreeWithDoubleWhereGroupsAreSplit) {
@@ -157,10 +156,8 @@ TEST_P(GroupNormTest, WeightAndBiasMayBeMissingOrOfAnotherDType) {
   for (const int32_t weight : {kAbsentDType, int32_t{FB_F32}}) {
     for (const int32_t bias : {kAbsentDType, int32_t{FB_F16}}) {
       for (const int64_t elements : {96, 49}) {
-        const Case c = {.elements = elements,
-                        .dtype = FB_BF16,
-                        .weight_dtype = weight,
-                        .bias_dtype = bias};
+        const Case c = {
+            .elements = elements, .dtype = FB_BF16, .weight_dtype = weight, .bias_dtype = bias};
         Forward(c);
         Backward(c);
       }
