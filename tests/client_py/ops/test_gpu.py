@@ -37,6 +37,9 @@ def cases(device="cuda"):
     geglu, modulated = load("geglu"), load("modulated_rms_norm")
     examples = leaf(4, ROWS // 4, WIDTH, device=device)
     scale, shift = leaf(4, WIDTH, device=device), leaf(4, WIDTH, device=device)
+    group_norm = load("group_norm")
+    bias = leaf(WIDTH, device=device)
+    images = {f"group_norm_of_{n}x{n}": leaf(3, WIDTH, n, n, device=device) for n in (8, 7, 64)}
     gpt_oss = {"alpha": 1.702, "limit": 1.5, "up_offset": 1.0}
     ops = torch.ops.fuseboard
     # As a projection's views, with positions that no tile divides.
@@ -88,6 +91,14 @@ def cases(device="cuda"):
             (examples, norm, scale, shift),
             None,
         ),
+        **{
+            name: (
+                lambda a, w, b: ops.group_norm(a, 4, w, b, 1e-5, group_norm).square().sum(),
+                (image, norm, bias),
+                None,
+            )
+            for name, image in images.items()
+        },
         "cross_entropy": (
             lambda a: call_cross_entropy(a, target, kernel=loss)[0] * 3,
             (logits,),
@@ -125,6 +136,9 @@ NAMES = [
     "swiglu_interleaved",
     "geglu_packed",
     "modulated_rms_norm",
+    "group_norm_of_8x8",
+    "group_norm_of_7x7",
+    "group_norm_of_64x64",
     "cross_entropy",
     "fused_linear_cross_entropy",
     "qk_norm_rope",
