@@ -22,6 +22,8 @@ CrossEntropyRows Slice(const CrossEntropyRows& rows, int64_t begin, int64_t coun
           .class_weight = rows.class_weight,
           .scale = narrow(rows.scale),
           .lse = narrow(rows.lse),
+          .entropy = narrow(rows.entropy),
+          .dentropy = narrow(rows.dentropy),
           .loss = narrow(rows.loss),
           .z_loss = narrow(rows.z_loss),
           .dlogits = narrow(rows.dlogits)};
@@ -38,6 +40,7 @@ const char* CrossEntropyForward(const CrossEntropyRows& rows, const CrossEntropy
     call.Outputs({ViewOrAbsent(rows.loss), ViewOrAbsent(rows.z_loss), ViewOrAbsent(rows.lse),
                   /*argmax=*/kAbsent, ViewOrAbsent(rows.dlogits)});
     reason = call.Run(&params);
+    if (reason == nullptr && rows.entropy.defined()) EntropyComposite(rows, options);
   }
   if (reason != nullptr) CrossEntropyComposite(rows, options, /*lse_is_known=*/false);
   return reason;
@@ -46,7 +49,9 @@ const char* CrossEntropyForward(const CrossEntropyRows& rows, const CrossEntropy
 const char* CrossEntropyBackward(const CrossEntropyRows& rows, const CrossEntropyOptions& options,
                                  int64_t kernel) {
   const char* reason = kNoKernelReason;
-  if (kernel != kNoKernel) {
+  if (kernel != kNoKernel && rows.dentropy.defined()) {
+    reason = "cross_entropy has no gradient of the entropy";
+  } else if (kernel != kNoKernel) {
     const FbCrossEntropyParams params = options.ToParams();
     KernelCall call(Operation::kCrossEntropy, kernel, FB_BACKWARD, rows.logits.device());
     call.Inputs({ViewOf(rows.logits), ViewOf(rows.target), ViewOrAbsent(rows.class_weight),
