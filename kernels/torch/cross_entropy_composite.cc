@@ -51,12 +51,6 @@ class Block {
     rows_.loss.copy_(Poison(loss));
   }
 
-  // -sum p log p, with 0 log 0 = 0: a class of logit -inf adds nothing.
-  void WriteEntropy() {
-    const at::Tensor p = z_.sub(lse_.unsqueeze(1)).exp_();
-    rows_.entropy.copy_(Poison(at::special_entr(p).sum(1).masked_fill_(ignored_, 0)));
-  }
-
   // Overwrites z_.
   void WriteGradient() {
     const at::Tensor of_entropy = EntropyGradient();
@@ -85,6 +79,12 @@ class Block {
  private:
   [[nodiscard]] at::Tensor Poison(const at::Tensor& row_values) const {
     return row_values.masked_fill_(wrong_, std::numeric_limits<double>::quiet_NaN());
+  }
+
+  // -sum p log p, with 0 log 0 = 0: a class of logit -inf adds nothing.
+  void WriteEntropy() {
+    const at::Tensor p = z_.sub(lse_.unsqueeze(1)).exp_();
+    rows_.entropy.copy_(Poison(at::special_entr(p).sum(1).masked_fill_(ignored_, 0)));
   }
 
   // d entropy / d z = -p (log p + entropy), times its upstream gradient; undefined if there is
@@ -139,10 +139,10 @@ class Block {
   at::Tensor target_weight_;
 };
 
-// Calls fn(block, rows of it) for a few rows at a time.
-template <typename Fn>
-void ForEachBlock(const CrossEntropyRows& rows, const CrossEntropyOptions& options,
-                  bool lse_is_known, Fn fn) {
+}  // namespace
+
+void CrossEntropyComposite(const CrossEntropyRows& rows, const CrossEntropyOptions& options,
+                           bool lse_is_known) {
   const AutocastOff autocast_off;
   const int64_t num_rows = rows.logits.size(0);
   const int64_t row_bytes =
@@ -152,23 +152,9 @@ void ForEachBlock(const CrossEntropyRows& rows, const CrossEntropyOptions& optio
   for (int64_t begin = 0; begin < num_rows; begin += block_rows) {
     const CrossEntropyRows slice = Slice(rows, begin, std::min(block_rows, num_rows - begin));
     Block block(slice, options, lse_is_known);
-    fn(block, slice);
-  }
-}
-
-}  // namespace
-
-void CrossEntropyComposite(const CrossEntropyRows& rows, const CrossEntropyOptions& options,
-                           bool lse_is_known) {
-  ForEachBlock(rows, options, lse_is_known, [&](Block& block, const CrossEntropyRows& slice) {
     if (!lse_is_known) block.WriteForward();
     if (slice.dlogits.defined()) block.WriteGradient();
-  });
-}
-
-void EntropyComposite(const CrossEntropyRows& rows, const CrossEntropyOptions& options) {
-  ForEachBlock(rows, options, /*lse_is_known=*/true,
-               [](Block& block, const CrossEntropyRows& /*slice*/) { block.WriteEntropy(); });
+  }
 }
 
 }  // namespace fuseboard::torch_binding

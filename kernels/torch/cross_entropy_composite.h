@@ -14,9 +14,6 @@ namespace fuseboard::torch_binding {
 void CrossEntropyComposite(const CrossEntropyRows& rows, const CrossEntropyOptions& options,
                            bool lse_is_known);
 
-// Writes rows.entropy alone, from a known lse: libraries do not compute it.
-void EntropyComposite(const CrossEntropyRows& rows, const CrossEntropyOptions& options);
-
 }  // namespace fuseboard::torch_binding
 
 #endif  // KERNELS_TORCH_CROSS_ENTROPY_COMPOSITE_H_

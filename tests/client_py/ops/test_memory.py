@@ -108,7 +108,7 @@ def test_peak_on_the_cpu_is_a_few_chunks(use_kernel, case, train):
 
 # Beside inputs, gradients and the budget: with the library, and with the composite.
 EXTRA_MIB = {"mean": (16, 128), "none": (16, 128), "log_probs": (16, 128),
-             "entropy": (144, 144), "jsd": (160, 224)}  # fmt: skip
+             "entropy": (16, 144), "jsd": (160, 224)}  # fmt: skip
 
 
 @pytest.mark.gpu

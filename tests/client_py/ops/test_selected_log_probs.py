@@ -10,7 +10,6 @@ from tests.client_py.ops.reference import assert_near, call_selected_log_probs, 
 from tests.client_py.ops.test_fused_linear_cross_entropy import DTYPES, problem
 
 
-
 def compare(tensors, target, kernel, chunk_bytes=0, dweight_dtype=0, **options):
     """Values and gradients with an upstream gradient of its own for each row."""
     got = call_selected_log_probs(
