@@ -63,8 +63,7 @@ at::ScalarType LossType(const LinearJsdInputs& inputs) {
       at::promoteTypes(inputs.student.hidden.scalar_type(), inputs.teacher.hidden.scalar_type()));
 }
 
-// Returns `inputs`, checked.
-LinearJsdInputs Checked(LinearJsdInputs inputs) {
+void Check(const LinearJsdInputs& inputs) {
   const Tensor& hidden = inputs.student.hidden;
   CheckLinearHead(kName, inputs.student, "student_");
   CheckLinearHead(kName, inputs.teacher, "teacher_");
@@ -84,6 +83,23 @@ LinearJsdInputs Checked(LinearJsdInputs inputs) {
   CheckBeta(kName, inputs.beta);
   TORCH_CHECK(inputs.temperature > 0, kName, ": temperature is ", inputs.temperature,
               ", want more than 0");
+}
+
+// The inputs of a call, checked.
+LinearJsdInputs InputsOf(const LinearHead& student, const Tensor& teacher_hidden,
+                         const Tensor& teacher_weight, const OptionalTensor& teacher_bias,
+                         const OptionalTensor& label, double beta, int64_t ignore_index,
+                         double temperature, int64_t kernel) {
+  LinearJsdInputs inputs{.student = student,
+                         .teacher = {.hidden = teacher_hidden,
+                                     .weight = teacher_weight,
+                                     .bias = ValueOrUndefined(teacher_bias)},
+                         .label = ValueOrUndefined(label),
+                         .beta = beta,
+                         .ignore_index = ignore_index,
+                         .temperature = temperature,
+                         .kernel = kernel};
+  Check(inputs);
   return inputs;
 }
 
@@ -96,18 +112,10 @@ ForwardResult Forward(const Tensor& student_hidden, const Tensor& student_weight
                       double temperature, int64_t dweight_dtype, int64_t chunk_bytes,
                       bool need_dhidden, bool need_dweight, bool need_dbias, int64_t kernel) {
   const bool in_forward = HasGradientInForward(student_hidden);
-  const LinearJsdInputs inputs =
-      Checked({.student = {student_hidden, student_weight, ValueOrUndefined(student_bias),
-                           dweight_dtype, chunk_bytes, need_dhidden && in_forward,
-                           need_dweight && in_forward, need_dbias && in_forward},
-               .teacher = {.hidden = teacher_hidden,
-                           .weight = teacher_weight,
-                           .bias = ValueOrUndefined(teacher_bias)},
-               .label = ValueOrUndefined(label),
-               .beta = beta,
-               .ignore_index = ignore_index,
-               .temperature = temperature,
-               .kernel = kernel});
+  const LinearJsdInputs inputs = InputsOf(
+      {student_hidden, student_weight, ValueOrUndefined(student_bias), dweight_dtype, chunk_bytes,
+       need_dhidden && in_forward, need_dweight && in_forward, need_dbias && in_forward},
+      teacher_hidden, teacher_weight, teacher_bias, label, beta, ignore_index, temperature, kernel);
   const c10::DeviceGuard guard(student_hidden.device());
   LinearJsdOutputs outputs = LinearJsdForward(inputs);
   auto [dhidden, dweight, dbias] = ToResult(outputs.gradients, student_hidden);
@@ -122,18 +130,10 @@ ForwardResult ForwardMeta(const Tensor& student_hidden, const Tensor& student_we
                           double temperature, int64_t dweight_dtype, int64_t chunk_bytes,
                           bool need_dhidden, bool need_dweight, bool need_dbias, int64_t kernel) {
   const bool in_forward = HasGradientInForward(student_hidden);
-  const LinearJsdInputs inputs =
-      Checked({.student = {student_hidden, student_weight, ValueOrUndefined(student_bias),
-                           dweight_dtype, chunk_bytes, need_dhidden && in_forward,
-                           need_dweight && in_forward, need_dbias && in_forward},
-               .teacher = {.hidden = teacher_hidden,
-                           .weight = teacher_weight,
-                           .bias = ValueOrUndefined(teacher_bias)},
-               .label = ValueOrUndefined(label),
-               .beta = beta,
-               .ignore_index = ignore_index,
-               .temperature = temperature,
-               .kernel = kernel});
+  const LinearJsdInputs inputs = InputsOf(
+      {student_hidden, student_weight, ValueOrUndefined(student_bias), dweight_dtype, chunk_bytes,
+       need_dhidden && in_forward, need_dweight && in_forward, need_dbias && in_forward},
+      teacher_hidden, teacher_weight, teacher_bias, label, beta, ignore_index, temperature, kernel);
   const auto options = student_hidden.options().dtype(LossType(inputs));
   const auto scalar = student_hidden.sym_sizes().slice(0, 0);
   auto [dhidden, dweight, dbias] = MetaResult(inputs.student);
@@ -150,17 +150,10 @@ LinearHeadResult Backward(const Tensor& dloss, const Tensor& student_hidden,
                           const Tensor& inverse_divisor, double beta, int64_t ignore_index,
                           double temperature, int64_t dweight_dtype, int64_t chunk_bytes,
                           bool need_dhidden, bool need_dweight, bool need_dbias, int64_t kernel) {
-  const LinearJsdInputs inputs =
-      Checked({.student = {student_hidden, student_weight, ValueOrUndefined(student_bias),
-                           dweight_dtype, chunk_bytes, need_dhidden, need_dweight, need_dbias},
-               .teacher = {.hidden = teacher_hidden,
-                           .weight = teacher_weight,
-                           .bias = ValueOrUndefined(teacher_bias)},
-               .label = ValueOrUndefined(label),
-               .beta = beta,
-               .ignore_index = ignore_index,
-               .temperature = temperature,
-               .kernel = kernel});
+  const LinearJsdInputs inputs = InputsOf(
+      {student_hidden, student_weight, ValueOrUndefined(student_bias), dweight_dtype, chunk_bytes,
+       need_dhidden, need_dweight, need_dbias},
+      teacher_hidden, teacher_weight, teacher_bias, label, beta, ignore_index, temperature, kernel);
   CheckSameDevice(kName, "student_hidden", student_hidden, "the gradient", dloss);
   const c10::DeviceGuard guard(student_hidden.device());
   const Tensor scale = dloss.to(inverse_divisor.scalar_type()).mul(inverse_divisor);

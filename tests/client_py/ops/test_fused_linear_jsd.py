@@ -19,7 +19,9 @@ def leaves(tensors):
     return [t for t in tensors if t is not None and t.requires_grad]
 
 
-def compare(student, teacher, label, kernel, chunk_bytes=0, dweight_dtype=0, **options):
+def compare(
+    student, teacher, label, kernel, chunk_bytes=0, dweight_dtype=0, tolerance=None, **options
+):  # fmt: skip
     """Loss and gradients against float64, scaled so that f16's are normal numbers."""
     loss = call_linear_jsd(
         student,
@@ -37,7 +39,7 @@ def compare(student, teacher, label, kernel, chunk_bytes=0, dweight_dtype=0, **o
     loss64 = linear_jsd(student64, teacher64, label, **options)
     dtype = student[0].dtype
     assert loss.dtype == torch.float32 and loss.shape == ()
-    assert_near(loss, loss64, dtype)
+    assert_near(loss, loss64, tolerance or dtype)
     upstream = 1.7 * max(1, student[0].shape[0])
     if not leaves(student):
         assert not loss.requires_grad
@@ -46,7 +48,7 @@ def compare(student, teacher, label, kernel, chunk_bytes=0, dweight_dtype=0, **o
     want = torch.autograd.grad(loss64 * upstream, leaves(student64))
     for a, b in zip(got, want, strict=True):
         assert a.dtype == dtype
-        assert_near(a, b)
+        assert_near(a, b, tolerance)
     if label is not None and student[0].requires_grad:
         assert (got[0][label == options.get("ignore_index", IGNORED)] == 0).all()
 
@@ -127,7 +129,7 @@ def test_a_student_that_is_its_teacher_has_no_loss(handle_of, device):
 def test_a_teacher_of_another_dtype(handle_of, device):
     student, teacher, label = problem(20, 8, 33, device=device)
     teacher = [t if t is None else t.bfloat16() for t in teacher]
-    compare(student, teacher, label, handle_of("jsd"))
+    compare(student, teacher, label, handle_of("jsd"), tolerance=torch.bfloat16)
 
 
 def test_classes_that_both_heads_exclude_add_nothing(handle_of, device):
@@ -149,16 +151,16 @@ def test_classes_that_both_heads_exclude_add_nothing(handle_of, device):
 
 
 def test_blocks_within_a_chunk_change_nothing(handle_of, device):
-    # A row of 2^23 classes is half a block in fp32, and one row a chunk or three.
-    torch.manual_seed(3)
-    student, teacher, _ = problem(3, 1, 1 << 23, device=device, bias=False)
+    # Four rows of 2^22 classes are a block in fp32: chunks of one row, or one of six in two blocks.
+    student, teacher, _ = problem(6, 1, 1 << 22, device=device, bias=False)
     kernel = handle_of("jsd")
     results = []
     for chunk_bytes in (1, 1 << 40):
         loss = call_linear_jsd(student, teacher, None, chunk_bytes=chunk_bytes, kernel=kernel)
-        results.append((loss, *torch.autograd.grad(loss, student[:1])))
+        # Not dhidden, whose sums over all classes depend on the GEMM.
+        results.append((loss, *torch.autograd.grad(loss, student[1])))
     for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(a / b.abs().max(), b / b.abs().max(), rtol=1e-4, atol=1e-4)
 
 
 def test_two_runs_have_the_same_bits(handle_of, device):
