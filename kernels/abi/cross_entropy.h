@@ -13,14 +13,19 @@
 //           outputs 0 loss [rows] f32, optional; 1 z_loss [rows] f32, optional; 2 lse [rows] f32,
 //                   optional; 3 argmax [rows] i64, optional (first maximum; also on ignored rows);
 //                   4 dlogits [rows, vocab], dtype of logits, optional; may be the very memory of
-//                   logits (in place), any other overlap is refused
+//                   logits (in place), any other overlap is refused; 5 entropy [rows] f32,
+//                   optional, and may be left off the end: -sum_c p_c logp_c, p = exp(logp), 0 on
+//                   ignored rows; wants lse and no dlogits beside it
 // Backward  inputs  0 logits; 1 target; 2 class_weight, optional; 3 scale [rows] f32: the upstream
-//                   gradient of loss_r; 4 lse [rows] f32 as forward gave it
+//                   gradient of loss_r; 4 lse [rows] f32 as forward gave it; and, both or neither,
+//                   5 entropy [rows] f32 as forward gave it; 6 dentropy [rows] f32: the upstream
+//                   gradient of entropy_r, which adds
+//                   dentropy_r * d entropy_r / d z_c = -dentropy_r p_c (logp_c + entropy_r)
 //           outputs 0 dlogits, as above
 //
-// logits, dlogits: any row stride, column stride 1 or refused. target, scale: any stride, 0
-// included. Arithmetic in fp32. A target outside [0, vocab) that is not ignore_index makes that
-// row's loss, z_loss, lse-derived gradient row NaN and touches nothing else; nothing is read or
+// logits, dlogits: any row stride, column stride 1 or refused. target, scale, dentropy: any stride,
+// 0 included. Arithmetic in fp32. A target outside [0, vocab) that is not ignore_index makes that
+// row's loss, z_loss, entropy and gradient row NaN and touches nothing else; nothing is read or
 // written out of bounds. Targets are compared in 64 bits. Two runs are bit-equal.
 
 #ifndef KERNELS_ABI_CROSS_ENTROPY_H_

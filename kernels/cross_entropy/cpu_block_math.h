@@ -169,9 +169,27 @@ struct Gradient {
   float of_exp;
   float of_weight;
   float of_hit;
-  int64_t target;  // -1: none.
-  bool zero;       // The row is ignored.
+  int64_t target;           // -1: none.
+  bool zero;                // The row is ignored.
+  float of_entropy = 0.0f;  // Adds of_entropy * (z_c - reference + entropy) to of_exp.
+  float entropy = 0.0f;
 };
+
+// The exponent in a term e^x * x of an entropy, which is 0 for -inf. The exponential keeps the NaN.
+inline float FiniteExponent(float exponent) { return exponent > -1000.0f ? exponent : -1000.0f; }
+
+// sum p (-log p) over columns [begin, begin + size), size <= kBlock.
+template <typename T>
+double EntropyOfBlock(const Problem& p, const T* logits, int64_t begin, int size, float lse) {
+  Buffer z;
+  LoadZ(p, logits + begin, size, &z);
+  for (int i = 0; i < size; ++i) {
+    const float exponent = z.at[i] - lse;
+    z.at[i] = ExpNonPositive(exponent) * -FiniteExponent(exponent);
+  }
+  z.Pad(size, 0.0f);
+  return SumOf(z, size);
+}
 
 template <typename T>
 void GradientOfBlock(const Problem& p, const Gradient& g, const T* logits, int64_t begin, int size,
@@ -184,7 +202,15 @@ void GradientOfBlock(const Problem& p, const Gradient& g, const T* logits, int64
   }
   Buffer z;
   LoadZ(p, logits + begin, size, &z);
-  for (int i = 0; i < size; ++i) d.at[i] = g.of_exp * ExpNonPositive(z.at[i] - g.reference);
+  if (g.of_entropy == 0.0f) {
+    for (int i = 0; i < size; ++i) d.at[i] = g.of_exp * ExpNonPositive(z.at[i] - g.reference);
+  } else {
+    for (int i = 0; i < size; ++i) {
+      const float exponent = z.at[i] - g.reference;
+      d.at[i] = ExpNonPositive(exponent) *
+                (g.of_exp + g.of_entropy * (FiniteExponent(exponent) + g.entropy));
+    }
+  }
   if (g.of_weight != 0.0f) {
     for (int i = 0; i < size; ++i) d.at[i] -= g.of_weight * ClassWeight(p, begin + i);
   }

@@ -31,7 +31,8 @@ FbKernel MakeTable() {
   table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<BackwardRejectReason, FB_CPU>, NoWorkspace,
                                         cpu.backward};
 #if defined(FB_HAVE_CUDA)
-  table.prepare = PrepareKernels<LoadRowKernels, LoadRingKernels, LoadRescaleKernels>;
+  table.prepare =
+      PrepareKernels<LoadRowKernels, LoadEntropyKernels, LoadRingKernels, LoadRescaleKernels>;
   table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<ForwardRejectReason, FB_CUDA>, NoWorkspace,
                                         ForwardCuda};
   table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<BackwardRejectReason, FB_CUDA>,

@@ -112,10 +112,30 @@ const char* CheckCommon(const FbCall* call, int32_t device_type, int32_t num_inp
   return CheckOptionalFloats(*call, "class_weight", call->inputs[2], vocab, VectorStride::kOne);
 }
 
+const char* CheckFloats(const FbCall& call, const char* name, const FbTensor& tensor, int64_t rows,
+                        VectorStride stride) {
+  if (const char* why = CheckVector(call, name, tensor, rows, stride)) return why;
+  return CheckDType(name, tensor, FB_F32);
+}
+
+// An entropy is made after all else, from lse and from logits that are as they were.
+const char* CheckEntropy(const FbCall& call) {
+  const FbTensor& entropy = call.outputs[5];
+  if (IsAbsent(entropy)) return nullptr;
+  if (const char* why =
+          CheckFloats(call, "entropy", entropy, call.inputs[0].shape[0], VectorStride::kOne)) {
+    return why;
+  }
+  if (IsAbsent(call.outputs[2])) return Reject("entropy: want lse beside it, got none");
+  if (IsAbsent(call.outputs[4])) return nullptr;
+  return Reject("entropy: want no dlogits beside it, got some");
+}
+
 }  // namespace
 
 const char* ForwardRejectReason(const FbCall* call, int32_t device_type) {
-  if (const char* why = CheckCommon(call, device_type, 4, 5)) return why;
+  const bool has_entropy = call != nullptr && call->num_outputs == 6;
+  if (const char* why = CheckCommon(call, device_type, 4, has_entropy ? 6 : 5)) return why;
   const FbTensor& logits = call->inputs[0];
   const int64_t rows = logits.shape[0];
   if (const char* why =
@@ -136,20 +156,27 @@ const char* ForwardRejectReason(const FbCall* call, int32_t device_type) {
     }
     if (const char* why = CheckDType("argmax", argmax, FB_I64)) return why;
   }
+  if (has_entropy) {
+    if (const char* why = CheckEntropy(*call)) return why;
+  }
   if (IsAbsent(call->outputs[4])) return nullptr;
   return CheckGradient(*call, logits, call->outputs[4]);
 }
 
 const char* BackwardRejectReason(const FbCall* call, int32_t device_type) {
-  if (const char* why = CheckCommon(call, device_type, 5, 1)) return why;
+  const bool has_entropy = call != nullptr && call->num_inputs == 7;
+  if (const char* why = CheckCommon(call, device_type, has_entropy ? 7 : 5, 1)) return why;
   const FbTensor& logits = call->inputs[0];
   const int64_t rows = logits.shape[0];
-  const FbTensor& scale = call->inputs[3];
-  if (const char* why = CheckVector(*call, "scale", scale, rows, VectorStride::kAny)) return why;
-  if (const char* why = CheckDType("scale", scale, FB_F32)) return why;
-  const FbTensor& lse = call->inputs[4];
-  if (const char* why = CheckVector(*call, "lse", lse, rows, VectorStride::kOne)) return why;
-  if (const char* why = CheckDType("lse", lse, FB_F32)) return why;
+  const auto check = [&](const char* name, int input, VectorStride stride) {
+    return CheckFloats(*call, name, call->inputs[input], rows, stride);
+  };
+  if (const char* why = check("scale", 3, VectorStride::kAny)) return why;
+  if (const char* why = check("lse", 4, VectorStride::kOne)) return why;
+  if (has_entropy) {
+    if (const char* why = check("entropy", 5, VectorStride::kOne)) return why;
+    if (const char* why = check("dentropy", 6, VectorStride::kAny)) return why;
+  }
   return CheckGradient(*call, logits, call->outputs[0]);
 }
 

@@ -136,6 +136,26 @@ Gradient GradientFromStats(const Problem& p, int64_t row, const Target& target,
   return MakeGradient(p, row, target, Finite(stats.z_max), LogSum(stats), stats.weight);
 }
 
+// After StoreOutcome, whose lse it reads.
+template <typename T>
+void StoreEntropy(const Problem& p, int64_t row) {
+  const Target target = TargetOf(p, row);
+  double entropy = target.ignored || target.in_range ? 0.0 : __builtin_nan("");
+  const int64_t blocks = target.ignored ? 0 : BlocksPerRow(p);
+  for (int64_t block = 0; block < blocks; ++block) {
+    entropy +=
+        EntropyOfBlock(p, LogitsRow<T>(p, row), block * kBlock, BlockSize(p, block), p.lse[row]);
+  }
+  p.entropy[row] = static_cast<float>(entropy);
+}
+
+// What dentropy adds. REQUIRES: `gradient` is relative to lse.
+void AddEntropyGradient(const Problem& p, int64_t row, const Target& target, Gradient* gradient) {
+  if (p.dentropy == nullptr || target.ignored || !target.in_range) return;
+  gradient->of_entropy = -p.dentropy[row * p.dentropy_stride] * p.logit_scale;
+  gradient->entropy = p.entropy_in[row];
+}
+
 // ---- Forward, a row to a thread ----
 
 template <typename T>
@@ -222,6 +242,10 @@ int32_t Forward(const FbCall* call, void* workspace) {
         for (int64_t row = begin; row < end; ++row) SolveRow<T>(p, row);
       });
     }
+    if (p.entropy == nullptr) return int32_t{0};
+    ParallelFor(*call, p.rows, GrainOf(p.vocab), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) StoreEntropy<T>(p, row);
+    });
     return int32_t{0};
   });
 }
@@ -245,7 +269,9 @@ int32_t Backward(const FbCall* call, void* /*workspace*/) {
         const int64_t row = i / blocks;
         const int64_t block = i % blocks;
         const auto lse = static_cast<double>(p.lse_in[row]);
-        const Gradient gradient = MakeGradient(p, row, TargetOf(p, row), lse, 0.0, weight_sum);
+        const Target target = TargetOf(p, row);
+        Gradient gradient = MakeGradient(p, row, target, lse, 0.0, weight_sum);
+        AddEntropyGradient(p, row, target, &gradient);
         GradientOfBlock(p, gradient, LogitsRow<T>(p, row), block * kBlock, BlockSize(p, block),
                         GradientRow<T>(p, row));
       }

@@ -1,20 +1,22 @@
 #include <algorithm>
+#include <initializer_list>
 
 #include "kernels/common/dispatch.h"
 #include "kernels/common/launch.cuh"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
+#include "kernels/cross_entropy/entropy_kernel.cuh"
 #include "kernels/cross_entropy/ring_launch.h"
 #include "kernels/cross_entropy/row_kernel.cuh"
 
 namespace fuseboard::cross_entropy {
 namespace {
 
-// Calls fn(Mode<T, general>{}).
-template <typename Fn>
+// Calls fn(Mode<T, general, kEntropy>{}).
+template <bool kEntropy = false, typename Fn>
 cudaError_t DispatchMode(const Problem& problem, Fn&& fn) {
   return DispatchFloat(problem.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return IsPlain(problem) ? fn(Mode<T, false>{}) : fn(Mode<T, true>{});
+    return IsPlain(problem) ? fn(Mode<T, false, kEntropy>{}) : fn(Mode<T, true, kEntropy>{});
   });
 }
 
@@ -39,8 +41,39 @@ cudaError_t LaunchRows(const Problem& problem, const Policy& policy, const CudaT
   });
 }
 
+cudaError_t LaunchEntropy(const Problem& problem, const CudaTarget& target) {
+  constexpr int kBlocksPerSm = 8;
+  const LaunchShape shape = ShapeOf(problem.rows, 1, kEntropyThreads, kBlocksPerSm, target);
+  return DispatchMode(problem, [&](auto mode) {
+    return LaunchKernel(EntropyKernel<decltype(mode)>, shape, problem);
+  });
+}
+
 bool NeedsWeightSum(const Problem& problem) {
   return problem.class_weight != nullptr && problem.label_smoothing != 0;
+}
+
+cudaError_t FirstError(std::initializer_list<cudaError_t> errors) {
+  for (const cudaError_t error : errors) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+// Calls fn(mode) for every mode of a forward; returns the first error.
+template <typename Fn>
+cudaError_t ForEachMode(Fn fn) {
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const float softcap : {0.0f, 1.0f}) {
+      Problem problem{};
+      problem.dtype = dtype;
+      problem.softcap = softcap;
+      problem.logit_scale = 1.0f;
+      const cudaError_t error = DispatchMode(problem, fn);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -69,36 +102,33 @@ int32_t LaunchBackward(const Problem& problem, float* class_weight_sum, const Cu
   const int tiles = warp ? 1 : (units + kTileUnits - 1) / kTileUnits;
   const LaunchShape shape = ShapeOf(problem.rows * tiles, warp ? kThreads / kWarpThreads : 1,
                                     kThreads, kBlocksPerSm, target);
-  return DispatchMode(problem, [&](auto mode) {
+  const auto launch = [&](auto mode) {
     using M = decltype(mode);
     return warp ? LaunchKernel(BackwardKernel<M, true>, shape, problem, weight_sum, tiles, units)
                 : LaunchKernel(BackwardKernel<M, false>, shape, problem, weight_sum, tiles,
                                kTileUnits);
+  };
+  return problem.dentropy == nullptr ? DispatchMode(problem, launch)
+                                     : DispatchMode<true>(problem, launch);
+}
+
+int32_t LoadEntropyKernels() {
+  return ForEachMode([](auto mode) {
+    using M = decltype(mode);
+    using WithEntropy = Mode<typename M::T, M::kGeneral, true>;
+    return FirstError({LoadKernel(EntropyKernel<M>), LoadKernel(BackwardKernel<WithEntropy, true>),
+                       LoadKernel(BackwardKernel<WithEntropy, false>)});
   });
 }
 
 int32_t LoadRowKernels() {
-  cudaError_t error = LoadKernel(SumKernel);
-  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const float softcap : {0.0f, 1.0f}) {
-      Problem problem{};
-      problem.dtype = dtype;
-      problem.softcap = softcap;
-      problem.logit_scale = 1.0f;
-      const cudaError_t loaded = DispatchMode(problem, [](auto mode) {
-        using M = decltype(mode);
-        const cudaError_t errors[] = {
-            LoadKernel(RowKernel<M, true>), LoadKernel(RowKernel<M, false>),
-            LoadKernel(BackwardKernel<M, true>), LoadKernel(BackwardKernel<M, false>)};
-        for (const cudaError_t e : errors) {
-          if (e != cudaSuccess) return e;
-        }
-        return cudaSuccess;
-      });
-      if (loaded != cudaSuccess) error = loaded;
-    }
-  }
-  return error;
+  const cudaError_t error = LoadKernel(SumKernel);
+  if (error != cudaSuccess) return error;
+  return ForEachMode([](auto mode) {
+    using M = decltype(mode);
+    return FirstError({LoadKernel(RowKernel<M, true>), LoadKernel(RowKernel<M, false>),
+                       LoadKernel(BackwardKernel<M, true>), LoadKernel(BackwardKernel<M, false>)});
+  });
 }
 
 uint64_t BackwardWorkspaceBytes(const FbCall* call) {
@@ -110,7 +140,10 @@ int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   if (problem.rows == 0) return cudaSuccess;
   const Policy policy =
       SelectPolicy(call->sm, problem.vocab, ElementBytes(problem), problem.dlogits != nullptr);
-  return LaunchForward(problem, policy, {call->device_index, call->sm_count, call->stream});
+  const CudaTarget target{call->device_index, call->sm_count, call->stream};
+  const int32_t error = LaunchForward(problem, policy, target);
+  if (error != cudaSuccess || problem.entropy == nullptr) return error;
+  return LaunchEntropy(problem, target);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {

@@ -29,6 +29,7 @@ int32_t LaunchBackward(const Problem& problem, float* class_weight_sum, const Cu
 
 // Load every instance of the kernels of each kind on the current device. Return a cudaError_t.
 int32_t LoadRowKernels();
+int32_t LoadEntropyKernels();
 int32_t LoadRingKernels();
 
 // The table's entries for FB_CUDA.

@@ -16,17 +16,21 @@ struct Problem {
   void* dlogits;
   const void* target;
   const float* class_weight;
-  const float* scale;   // Upstream gradient of a row's loss; null means 1.
-  const float* lse_in;  // Backward only.
+  const float* scale;       // Upstream gradient of a row's loss; null means 1.
+  const float* lse_in;      // Backward only.
+  const float* entropy_in;  // Backward only, with dentropy.
+  const float* dentropy;    // Upstream gradient of a row's entropy; null: there is none.
   float* loss;
   float* z_loss;
   float* lse;
+  float* entropy;
   std::int64_t* argmax;
   std::int64_t rows;
   std::int64_t logits_stride;
   std::int64_t dlogits_stride;
   std::int64_t target_stride;
   std::int64_t scale_stride;
+  std::int64_t dentropy_stride;
   std::int64_t ignore_index;
   std::int32_t vocab;
   std::int32_t dtype;  // Of logits and dlogits, an FbDType.

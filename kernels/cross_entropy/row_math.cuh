@@ -22,11 +22,13 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 inline constexpr float kLn2 = 0.693147180559945309f;
 inline constexpr int kNoColumn = 0x7fffffff;
 
-// What a kernel is specialised for. kGeneral_ is false for IsPlain problems.
-template <typename T_, bool kGeneral_>
+// What a kernel is specialised for. kGeneral_ is false for IsPlain problems; kEntropy_ says that a
+// gradient has that of an entropy in it.
+template <typename T_, bool kGeneral_, bool kEntropy_ = false>
 struct Mode {
   using T = T_;
   static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kEntropy = kEntropy_;
   // Exponents are powers of two relative to an integer. Then x * factor - reference is one fused
   // multiply-add without a rounded bias, and as exact as exp(z - z_max) at one instruction less.
   static constexpr bool kLog2 = !kGeneral && !std::is_same_v<T, float>;
@@ -359,7 +361,15 @@ struct RowGradient {
   float of_weight;
   float of_hit;
   int target;  // -1: none.
+  // M::kEntropy only. of_entropy * (z_c - reference + entropy) adds to of_exp, in the mode's unit.
+  float of_entropy;
+  float entropy;
 };
+
+// The exponent in a term e^x * x of an entropy, which is 0 for -inf. The exponential keeps the NaN.
+__device__ __forceinline__ float FiniteExponent(float exponent) {
+  return fmaxf(exponent, -1000.0f);
+}
 
 // log_sum as LogSum gives it; `weight_sum` is the sum of all class weights.
 template <typename M>
@@ -395,20 +405,49 @@ __device__ __forceinline__ RowGradient GradientFromStats(const Problem& p, int64
   return g;
 }
 
-// From a saved lse. In the mode's unit it is an integer reference and the rest.
+// A saved lse in the mode's unit, as an integer reference and the rest.
+struct SavedLse {
+  float reference;
+  float rest;
+};
+
+template <typename M>
+__device__ __forceinline__ SavedLse LoadLse(const float* lse, int64_t row) {
+  if constexpr (M::kLog2) {
+    const float reference = rintf(lse[row] * kLog2E);
+    return {reference, fmaf(lse[row], kLog2E, -reference)};
+  } else {
+    return {lse[row], 0.0f};
+  }
+}
+
 template <typename M>
 __device__ __forceinline__ RowGradient GradientFromLse(const Problem& p, int64_t row,
                                                        const RowTarget& target, float weight_sum) {
-  const float lse = p.lse_in[row];
-  const float reference = M::kLog2 ? rintf(lse * kLog2E) : lse;
-  const float rest = M::kLog2 ? fmaf(lse, kLog2E, -reference) : 0.0f;
-  return MakeGradient<M>(p, row, target, reference, rest, weight_sum);
+  const SavedLse lse = LoadLse<M>(p.lse_in, row);
+  RowGradient g = MakeGradient<M>(p, row, target, lse.reference, lse.rest, weight_sum);
+  if constexpr (M::kEntropy) {
+    const float unit = M::kLog2 ? kLn2 * exp2f(-lse.rest) : 1.0f;
+    g.of_entropy = -p.dentropy[row * p.dentropy_stride] * p.logit_scale * unit;
+    g.entropy = (M::kLog2 ? p.entropy_in[row] * kLog2E : p.entropy_in[row]) - lse.rest;
+  }
+  return g;
 }
 
 // Whether the run of columns [column, column + kLanes) has the target in it.
 template <int kLanes>
 __device__ __forceinline__ bool IsHit(const RowGradient& g, int column) {
   return static_cast<unsigned>(g.target - column) < static_cast<unsigned>(kLanes);
+}
+
+// What exp(z - reference) counts in the gradient.
+template <typename M>
+__device__ __forceinline__ float OfExponential(const RowGradient& g, float exponent) {
+  if constexpr (M::kEntropy) {
+    return fmaf(g.of_entropy, FiniteExponent(exponent) + g.entropy, g.of_exp);
+  } else {
+    return g.of_exp;
+  }
 }
 
 // The gradient of the logits of columns [column, column + kLanes). kMayHit false leaves out what
@@ -425,12 +464,13 @@ __device__ __forceinline__ Lanes<typename M::T, kLanes> GradientRun(
       const float z = ZOf<M>(x[i], p);
       const float t = p.softcap != 0 ? z / p.softcap : 0.0f;
       slope[i] = 1.0f - t * t;
-      x[i] = g.of_exp * Exp<M>(z - g.reference);
+      x[i] = OfExponential<M>(g, z - g.reference) * Exp<M>(z - g.reference);
       if (g.of_weight != 0) {
         x[i] -= g.of_weight * (p.class_weight == nullptr ? 1.0f : p.class_weight[column + i]);
       }
     } else {
-      x[i] = g.of_exp * Exp<M>(Exponent<M>(x[i], g.reference, p));
+      const float exponent = Exponent<M>(x[i], g.reference, p);
+      x[i] = OfExponential<M>(g, exponent) * Exp<M>(exponent);
     }
   }
   if (kMayHit && IsHit<kLanes>(g, column)) {  // One run of the row.

@@ -3,6 +3,7 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mv.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/special_entr.h>
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +14,7 @@
 namespace fuseboard::torch_binding {
 namespace {
 
-// Two or three temporaries of this size are alive at once.
+// Two or three temporaries of this size are alive at once, four with the gradient of an entropy.
 constexpr int64_t kBlockBytes = int64_t{24} << 20;
 
 // A block of rows in the accumulation type; names as in kernels/abi/cross_entropy.h.
@@ -36,6 +37,7 @@ class Block {
 
   void WriteForward() {
     if (rows_.lse.defined()) rows_.lse.copy_(lse_);
+    if (rows_.entropy.defined()) WriteEntropy();
     const at::Tensor z_loss = lse_.square().mul_(options_.z_loss_scale).masked_fill_(ignored_, 0);
     if (rows_.z_loss.defined()) rows_.z_loss.copy_(Poison(z_loss.clone()));
     if (!rows_.loss.defined()) return;
@@ -51,6 +53,7 @@ class Block {
 
   // Overwrites z_.
   void WriteGradient() {
+    const at::Tensor of_entropy = EntropyGradient();
     at::Tensor cap_slope;
     if (options_.softcap > 0) cap_slope = z_.div(options_.softcap).square_().neg_().add_(1);
     at::Tensor gradient = z_.sub_(lse_.unsqueeze(1)).exp_().mul_(ProbabilityFactor().unsqueeze(1));
@@ -64,9 +67,10 @@ class Block {
     }
     gradient.scatter_add_(1, column_,
                           TargetWeight().mul(options_.label_smoothing - 1).unsqueeze(1));
+    if (rows_.scale.defined()) gradient.mul_(rows_.scale.unsqueeze(1));
+    if (of_entropy.defined()) gradient.add_(of_entropy);
     if (cap_slope.defined()) gradient.mul_(cap_slope);
     if (options_.logit_scale != 1) gradient.mul_(options_.logit_scale);
-    if (rows_.scale.defined()) gradient.mul_(rows_.scale.unsqueeze(1));
     gradient.masked_fill_(ignored_.unsqueeze(1), 0);
     rows_.dlogits.copy_(
         gradient.masked_fill_(wrong_.unsqueeze(1), std::numeric_limits<double>::quiet_NaN()));
@@ -75,6 +79,22 @@ class Block {
  private:
   [[nodiscard]] at::Tensor Poison(const at::Tensor& row_values) const {
     return row_values.masked_fill_(wrong_, std::numeric_limits<double>::quiet_NaN());
+  }
+
+  // -sum p log p, with 0 log 0 = 0: a class of logit -inf adds nothing.
+  void WriteEntropy() {
+    const at::Tensor p = z_.sub(lse_.unsqueeze(1)).exp_();
+    rows_.entropy.copy_(Poison(at::special_entr(p).sum(1).masked_fill_(ignored_, 0)));
+  }
+
+  // d entropy / d z = -p (log p + entropy), times its upstream gradient; undefined if there is
+  // none.
+  [[nodiscard]] at::Tensor EntropyGradient() const {
+    if (!rows_.dentropy.defined()) return {};
+    at::Tensor surprise = z_.sub(lse_.unsqueeze(1));
+    const at::Tensor p = surprise.exp();
+    surprise.add_(rows_.entropy.unsqueeze(1)).masked_fill_(p.eq(0), 0);
+    return surprise.mul_(p).mul_(rows_.dentropy.neg().unsqueeze(1));
   }
 
   [[nodiscard]] at::Tensor TargetWeight() const {

@@ -22,6 +22,8 @@ CrossEntropyRows Slice(const CrossEntropyRows& rows, int64_t begin, int64_t coun
           .class_weight = rows.class_weight,
           .scale = narrow(rows.scale),
           .lse = narrow(rows.lse),
+          .entropy = narrow(rows.entropy),
+          .dentropy = narrow(rows.dentropy),
           .loss = narrow(rows.loss),
           .z_loss = narrow(rows.z_loss),
           .dlogits = narrow(rows.dlogits)};
@@ -32,11 +34,18 @@ const char* CrossEntropyForward(const CrossEntropyRows& rows, const CrossEntropy
   const char* reason = kNoKernelReason;
   if (kernel != kNoKernel) {
     const FbCrossEntropyParams params = options.ToParams();
+    const FbTensor loss = ViewOrAbsent(rows.loss);
+    const FbTensor z_loss = ViewOrAbsent(rows.z_loss);
+    const FbTensor lse = ViewOrAbsent(rows.lse);
+    const FbTensor dlogits = ViewOrAbsent(rows.dlogits);
     KernelCall call(Operation::kCrossEntropy, kernel, FB_FORWARD, rows.logits.device());
     call.Inputs({ViewOf(rows.logits), ViewOf(rows.target), ViewOrAbsent(rows.class_weight),
                  ViewOrAbsent(rows.scale)});
-    call.Outputs({ViewOrAbsent(rows.loss), ViewOrAbsent(rows.z_loss), ViewOrAbsent(rows.lse),
-                  /*argmax=*/kAbsent, ViewOrAbsent(rows.dlogits)});
+    if (rows.entropy.defined()) {
+      call.Outputs({loss, z_loss, lse, /*argmax=*/kAbsent, dlogits, ViewOf(rows.entropy)});
+    } else {  // As a library takes it that is older than the entropy.
+      call.Outputs({loss, z_loss, lse, /*argmax=*/kAbsent, dlogits});
+    }
     reason = call.Run(&params);
   }
   if (reason != nullptr) CrossEntropyComposite(rows, options, /*lse_is_known=*/false);
@@ -48,9 +57,18 @@ const char* CrossEntropyBackward(const CrossEntropyRows& rows, const CrossEntrop
   const char* reason = kNoKernelReason;
   if (kernel != kNoKernel) {
     const FbCrossEntropyParams params = options.ToParams();
+    const FbTensor logits = ViewOf(rows.logits);
+    const FbTensor target = ViewOf(rows.target);
+    const FbTensor class_weight = ViewOrAbsent(rows.class_weight);
+    const FbTensor scale = ViewOrAbsent(rows.scale);
+    const FbTensor lse = ViewOf(rows.lse);
     KernelCall call(Operation::kCrossEntropy, kernel, FB_BACKWARD, rows.logits.device());
-    call.Inputs({ViewOf(rows.logits), ViewOf(rows.target), ViewOrAbsent(rows.class_weight),
-                 ViewOrAbsent(rows.scale), ViewOf(rows.lse)});
+    if (rows.dentropy.defined()) {
+      call.Inputs(
+          {logits, target, class_weight, scale, lse, ViewOf(rows.entropy), ViewOf(rows.dentropy)});
+    } else {
+      call.Inputs({logits, target, class_weight, scale, lse});
+    }
     call.Outputs({ViewOf(rows.dlogits)});
     reason = call.Run(&params);
   }

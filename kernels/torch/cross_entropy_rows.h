@@ -1,5 +1,5 @@
 // Cross entropy of rows of logits, by a kernel library or by ATen: the one piece that cross_entropy
-// and every chunk of fused_linear_cross_entropy share.
+// and every chunk of the linear losses share.
 
 #ifndef KERNELS_TORCH_CROSS_ENTROPY_ROWS_H_
 #define KERNELS_TORCH_CROSS_ENTROPY_ROWS_H_
@@ -18,6 +18,8 @@ struct CrossEntropyRows {
   at::Tensor class_weight{};  // [vocab], accumulation type, or undefined
   at::Tensor scale{};         // [rows], any stride, or undefined: 1. Multiplies dlogits.
   at::Tensor lse{};           // [rows]: written by a forward if defined, read by a backward
+  at::Tensor entropy{};       // [rows], of softmax(z): likewise; a forward needs lse for it
+  at::Tensor dentropy{};      // backward only, [rows]: its upstream gradient
   at::Tensor loss{};          // forward only
   at::Tensor z_loss{};        // forward only
   at::Tensor dlogits{};       // may be `logits` itself

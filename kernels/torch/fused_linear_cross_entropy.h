@@ -1,13 +1,7 @@
-// The chunked passes of fused_linear_cross_entropy, below autograd.
-//
-//   for each chunk of supervised rows:
-//     logits  = hidden @ weight.T + bias      one buffer, reused, in the dtype of the GEMM
-//     loss    and, in place, dlogits          one pass of the cross entropy kernel or its composite
-//     dhidden = dlogits @ weight              straight into place
-//     dweight += dlogits.T @ hidden
-//     dbias   += column sums                  in fp32
-//
-// Nothing of [rows, vocab] exists. Outputs of ignored rows are exact zeros. Two runs are bit-equal.
+// The chunked passes of fused_linear_cross_entropy and of the other losses that are made of a row's
+// cross entropy, below autograd: linear_head.h, where one pass of the cross entropy kernel or of
+// its composite makes each chunk's loss and, in place, dlogits. Outputs of ignored rows are exact
+// zeros.
 
 #ifndef KERNELS_TORCH_FUSED_LINEAR_CROSS_ENTROPY_H_
 #define KERNELS_TORCH_FUSED_LINEAR_CROSS_ENTROPY_H_
@@ -15,37 +9,29 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/torch/cross_entropy_options.h"
+#include "kernels/torch/linear_head.h"
+#include "kernels/torch/operation.h"
 
 namespace fuseboard::torch_binding {
 
 struct LinearLossInputs {
-  at::Tensor hidden;        // [rows, in]
-  at::Tensor weight;        // [vocab, in], dtype of hidden
-  at::Tensor bias;          // [vocab], dtype of hidden, or undefined
-  at::Tensor target;        // [rows]
-  at::Tensor class_weight;  // [vocab] or undefined
-  at::Tensor divisor;       // 0-dim, any device, or undefined
+  Operation operation;  // That counts the call.
+  LinearHead head;
+  at::Tensor target{};        // [rows]
+  at::Tensor class_weight{};  // [vocab] or undefined
+  at::Tensor divisor{};       // 0-dim, any device, or undefined
   CrossEntropyOptions options;
-  int64_t dweight_dtype;
-  int64_t chunk_bytes;
-  bool need_dhidden;
-  bool need_dweight;
-  bool need_dbias;
+  bool need_entropy = false;
   int64_t kernel;  // Of cross_entropy.
-};
-
-struct LinearLossGradients {
-  at::Tensor dhidden;  // Each undefined if not needed.
-  at::Tensor dweight;
-  at::Tensor dbias;
 };
 
 struct LinearLossOutputs {
   at::Tensor loss;
   at::Tensor z_loss;
-  at::Tensor lse;  // [rows] if the backward recomputes, else undefined.
+  at::Tensor lse;      // [rows] if the backward recomputes, else undefined.
+  at::Tensor entropy;  // [rows] if needed, else undefined.
   at::Tensor inverse_divisor;
-  LinearLossGradients gradients;
+  LinearHeadGradients gradients;
 };
 
 // Whether gradients are made in the forward and only scaled in the backward. Not if each row has
@@ -58,9 +44,15 @@ inline bool HasGradientInForward(at::ScalarType hidden_dtype, int64_t reduction)
 // REQUIRES: hidden's device is current.
 LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs);
 
-// Recomputes the logits. `row_scale` [rows] is the gradient of each row's loss.
-LinearLossGradients LinearLossBackward(const LinearLossInputs& inputs, const at::Tensor& row_scale,
-                                       const at::Tensor& lse);
+// What a backward that recomputes the logits knows of each row.
+struct LinearLossRows {
+  at::Tensor scale;       // [rows]: the gradient of each row's loss.
+  at::Tensor lse;         // [rows], as the forward gave it.
+  at::Tensor entropy{};   // [rows], as the forward gave it; only if dentropy is.
+  at::Tensor dentropy{};  // [rows]: the gradient of each row's entropy, or undefined.
+};
+
+LinearHeadGradients LinearLossBackward(const LinearLossInputs& inputs, const LinearLossRows& rows);
 
 }  // namespace fuseboard::torch_binding
 

@@ -21,39 +21,16 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 constexpr const char* kName = "fused_linear_cross_entropy";
 
-void CheckSameType(const char* name, const Tensor& tensor, const Tensor& hidden) {
-  TORCH_CHECK(tensor.scalar_type() == hidden.scalar_type(), kName, ": hidden has dtype ",
-              hidden.scalar_type(), " but ", name, " has dtype ", tensor.scalar_type());
-}
-
 void Check(const LinearLossInputs& inputs) {
-  const Tensor& hidden = inputs.hidden;
-  const Tensor& weight = inputs.weight;
-  CheckFloating(kName, "hidden", hidden);
-  CheckDim(kName, "hidden", hidden, 2);
-  CheckDim(kName, "weight", weight, 2);
-  CheckSize(kName, "weight.size(1)", weight.sym_size(1), "hidden.size(1)", hidden.sym_size(1));
-  CheckSameType("weight", weight, hidden);
-  CheckSameDevice(kName, "hidden", hidden, "weight", weight);
-  if (inputs.bias.defined()) {
-    CheckDim(kName, "bias", inputs.bias, 1);
-    CheckSize(kName, "bias.size(0)", inputs.bias.sym_size(0), "weight.size(0)", weight.sym_size(0));
-    CheckSameType("bias", inputs.bias, hidden);
-    CheckSameDevice(kName, "hidden", hidden, "bias", inputs.bias);
-  }
+  const Tensor& hidden = inputs.head.hidden;
+  CheckLinearHead(kName, inputs.head);
   CheckTarget(kName, "hidden.size(0)", hidden.sym_size(0), inputs.target);
   CheckSameDevice(kName, "hidden", hidden, "target", inputs.target);
   if (inputs.class_weight.defined()) {
-    CheckClassWeight(kName, weight.sym_size(0), inputs.class_weight);
+    CheckClassWeight(kName, inputs.head.weight.sym_size(0), inputs.class_weight);
     CheckSameDevice(kName, "hidden", hidden, "class_weight", inputs.class_weight);
   }
   inputs.options.Check(kName);
-  TORCH_CHECK(inputs.dweight_dtype >= kWeightGradientByShape &&
-                  inputs.dweight_dtype <= kWeightGradientInFloat32,
-              kName, ": dweight_dtype is ", inputs.dweight_dtype,
-              ", want 0 (by shape), 1 (the weight's) or 2 (fp32)");
-  TORCH_CHECK(inputs.chunk_bytes >= 0, kName, ": chunk_bytes is ", inputs.chunk_bytes,
-              ", want 0 (the default) or more");
 }
 
 // ---- Forward ----
@@ -67,20 +44,16 @@ LinearLossForwardResult Forward(const Tensor& hidden, const Tensor& weight,
                                 bool need_dhidden, bool need_dweight, bool need_dbias,
                                 int64_t kernel) {
   const bool in_forward = HasGradientInForward(hidden.scalar_type(), reduction);
-  const LinearLossInputs inputs{.hidden = hidden,
-                                .weight = weight,
-                                .bias = ValueOrUndefined(bias),
-                                .target = target,
-                                .class_weight = ValueOrUndefined(class_weight),
-                                .divisor = ValueOrUndefined(divisor),
-                                .options = {ignore_index, label_smoothing, softcap, logit_scale,
-                                            z_loss_scale, z_loss_in_loss, reduction},
-                                .dweight_dtype = dweight_dtype,
-                                .chunk_bytes = chunk_bytes,
-                                .need_dhidden = need_dhidden && in_forward,
-                                .need_dweight = need_dweight && in_forward,
-                                .need_dbias = need_dbias && in_forward,
-                                .kernel = kernel};
+  const LinearLossInputs inputs{
+      .operation = Operation::kFusedLinearCrossEntropy,
+      .head = {hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes,
+               need_dhidden && in_forward, need_dweight && in_forward, need_dbias && in_forward},
+      .target = target,
+      .class_weight = ValueOrUndefined(class_weight),
+      .divisor = ValueOrUndefined(divisor),
+      .options = {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
+                  reduction},
+      .kernel = kernel};
   Check(inputs);
   CheckTargetsOnCpu(kName, target, weight.size(0), ignore_index);
   const c10::DeviceGuard guard(hidden.device());
@@ -106,19 +79,14 @@ LinearLossForwardResult ForwardMeta(const Tensor& hidden, const Tensor& weight,
                                     double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
                                     int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
                                     bool need_dweight, bool need_dbias, int64_t kernel) {
-  Check({.hidden = hidden,
-         .weight = weight,
-         .bias = ValueOrUndefined(bias),
+  Check({.operation = Operation::kFusedLinearCrossEntropy,
+         .head = {hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes, need_dhidden,
+                  need_dweight, need_dbias},
          .target = target,
          .class_weight = ValueOrUndefined(class_weight),
          .divisor = ValueOrUndefined(divisor),
          .options = {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,
                      z_loss_in_loss, reduction},
-         .dweight_dtype = dweight_dtype,
-         .chunk_bytes = chunk_bytes,
-         .need_dhidden = need_dhidden,
-         .need_dweight = need_dweight,
-         .need_dbias = need_dbias,
          .kernel = kernel});
   const bool in_forward = HasGradientInForward(hidden.scalar_type(), reduction);
   const auto wide = hidden.options().dtype(AccumulationType(hidden.scalar_type()));
@@ -148,30 +116,21 @@ LinearLossBackwardResult Backward(const Tensor& dloss, const Tensor& hidden, con
                                   double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
                                   int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
                                   bool need_dweight, bool need_dbias, int64_t kernel) {
-  const LinearLossInputs inputs{.hidden = hidden,
-                                .weight = weight,
-                                .bias = ValueOrUndefined(bias),
+  const LinearLossInputs inputs{.operation = Operation::kFusedLinearCrossEntropy,
+                                .head = {hidden, weight, ValueOrUndefined(bias), dweight_dtype,
+                                         chunk_bytes, need_dhidden, need_dweight, need_dbias},
                                 .target = target,
                                 .class_weight = ValueOrUndefined(class_weight),
                                 .divisor = {},
                                 .options = {ignore_index, label_smoothing, softcap, logit_scale,
                                             z_loss_scale, z_loss_in_loss, reduction},
-                                .dweight_dtype = dweight_dtype,
-                                .chunk_bytes = chunk_bytes,
-                                .need_dhidden = need_dhidden,
-                                .need_dweight = need_dweight,
-                                .need_dbias = need_dbias,
                                 .kernel = kernel};
   Check(inputs);
   CheckSameDevice(kName, "hidden", hidden, "the gradient", dloss);
   const c10::DeviceGuard guard(hidden.device());
   const Tensor row_scale = RowScale(dloss, inverse_divisor, reduction, hidden.size(0),
                                     AccumulationType(hidden.scalar_type()));
-  LinearLossGradients gradients = LinearLossBackward(inputs, row_scale, lse);
-  const auto or_none = [&](const Tensor& tensor) {
-    return tensor.defined() ? tensor : Empty({0}, hidden.scalar_type(), hidden.device());
-  };
-  return {or_none(gradients.dhidden), or_none(gradients.dweight), or_none(gradients.dbias)};
+  return ToResult(LinearLossBackward(inputs, {.scale = row_scale, .lse = lse}), hidden);
 }
 
 LinearLossBackwardResult BackwardMeta(
@@ -181,12 +140,8 @@ LinearLossBackwardResult BackwardMeta(
     double /*softcap*/, double /*logit_scale*/, double /*z_loss_scale*/, bool /*z_loss_in_loss*/,
     int64_t /*reduction*/, int64_t /*dweight_dtype*/, int64_t /*chunk_bytes*/, bool need_dhidden,
     bool need_dweight, bool need_dbias, int64_t /*kernel*/) {
-  const auto like = [&](bool needed, const Tensor& tensor) {
-    return needed ? at::empty_symint(tensor.sym_sizes(), tensor.options())
-                  : at::empty({0}, hidden.options());
-  };
-  return {like(need_dhidden, hidden), like(need_dweight, weight),
-          like(need_dbias, ValueOrUndefined(bias))};
+  return MetaResult({hidden, weight, ValueOrUndefined(bias), kWeightGradientByShape,
+                     /*chunk_bytes=*/0, need_dhidden, need_dweight, need_dbias});
 }
 
 // ---- The differentiable operator ----

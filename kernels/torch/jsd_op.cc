@@ -1,13 +1,9 @@
 // torch.ops.fuseboard.jsd: what it has of its own; all else is row_loss_op.h's.
 
-#include <ATen/ops/exp.h>
-#include <ATen/ops/logaddexp.h>
-#include <ATen/ops/where.h>
 #include <torch/library.h>
 
-#include <cmath>
-
 #include "kernels/abi/jsd.h"
+#include "kernels/torch/jsd_function.h"
 #include "kernels/torch/registration.h"
 #include "kernels/torch/row_loss_op.h"
 
@@ -28,39 +24,6 @@ constexpr char kJsdBackward[] =
     "Tensor inverse_divisor, float beta, int ignore_index, int reduction, "
     "int kernel) -> Tensor dinput";
 
-// p * (y - x) of p = e^y: 0 where p is, whatever it is multiplied by, but NaN of NaN.
-Tensor Divergence(const Tensor& p, const Tensor& y, const Tensor& x) {
-  return at::where(p.gt(0), y.sub(x).mul_(p), at::where(x.isnan(), x, p));
-}
-
-class JsdFunction final : public RowLossFunction {
- public:
-  explicit JsdFunction(double beta) : beta_(beta) {}
-
-  [[nodiscard]] Tensor Loss(const Tensor& input, const Tensor& target) const override {
-    if (beta_ == 0) return Divergence(at::exp(target), target, input);
-    if (beta_ == 1) return Divergence(at::exp(input), input, target);
-    const Tensor mixture = LogMixture(input, target);
-    return Divergence(at::exp(target), target, mixture)
-        .mul_(beta_)
-        .add_(Divergence(at::exp(input), input, mixture), 1 - beta_);
-  }
-  [[nodiscard]] Tensor Gradient(const Tensor& input, const Tensor& target) const override {
-    if (beta_ == 0) return at::exp(target).neg_();
-    const Tensor q = at::exp(input);
-    if (beta_ == 1) return Divergence(q, input, target).add_(q);
-    return Divergence(q, input, LogMixture(input, target)).mul_(1 - beta_);
-  }
-
- private:
-  // By log-sum-exp, as both probabilities may underflow.
-  [[nodiscard]] Tensor LogMixture(const Tensor& input, const Tensor& target) const {
-    return at::logaddexp(target.add(std::log(beta_)), input.add(std::log1p(-beta_)));
-  }
-
-  double beta_;
-};
-
 struct JsdOp {
   using Function = JsdFunction;
   static constexpr Operation kOperation = Operation::kJsd;
@@ -71,9 +34,7 @@ struct JsdOp {
   static FbJsdParams ParamsOf(double beta, int64_t ignore_index) {
     return {sizeof(FbJsdParams), beta, ignore_index};
   }
-  static void CheckOptions(double beta) {
-    TORCH_CHECK(beta >= 0 && beta <= 1, "jsd: beta is ", beta, ", want a number in [0, 1]");
-  }
+  static void CheckOptions(double beta) { CheckBeta("jsd", beta); }
   static int64_t ExamplesOf(const Tensor& input) { return RowsOf(input); }
 };
 

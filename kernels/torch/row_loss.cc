@@ -26,15 +26,6 @@ at::ScalarType AccumulationOf(const Tensor& input, const Tensor& target) {
   return AccumulationType(at::promoteTypes(input.scalar_type(), target.scalar_type()));
 }
 
-// What a pass over the elements reads and writes; undefined: absent or not wanted.
-struct Pass {
-  Tensor scale{};   // [rows], any stride: the gradient of each row's loss.
-  Tensor dloss{};   // Of input's shape, f32: the gradient of each element's loss.
-  Tensor loss{};    // [rows]
-  Tensor losses{};  // Of input's shape.
-  Tensor dinput{};  // Of input's shape.
-};
-
 FbTensor ViewOrAbsent(const Tensor& tensor) { return tensor.defined() ? ViewOf(tensor) : kAbsent; }
 
 // Of a tensor that is contiguous.
@@ -42,7 +33,7 @@ FbTensor RowsOrAbsent(const Tensor& tensor) {
   return tensor.defined() ? RowView(tensor).view() : kAbsent;
 }
 
-const char* RunKernel(const RowLoss& r, const Pass& pass) {
+const char* RunKernel(const RowLoss& r, const RowLossPass& pass) {
   if (r.kernel == kNoKernel) return kNoKernelReason;
   if (r.input.size(-1) == 0) return "input has no columns";
   const RowView input(r.input);
@@ -62,7 +53,7 @@ const char* RunKernel(const RowLoss& r, const Pass& pass) {
 }
 
 // By ATen, some rows at a time.
-void RunComposite(const RowLoss& r, const Pass& pass) {
+void RunComposite(const RowLoss& r, const RowLossPass& pass) {
   const AutocastOff autocast_off;
   const at::ScalarType dtype = AccumulationOf(r.input, r.target);
   const int64_t rows = RowsOf(r.input);
@@ -104,10 +95,8 @@ void RunComposite(const RowLoss& r, const Pass& pass) {
   }
 }
 
-void Run(const RowLoss& r, const Pass& pass) {
-  const char* reason = RunKernel(r, pass);
-  Counters::Instance().Add(r.operation, reason);
-  if (reason != nullptr) RunComposite(r, pass);
+void Run(const RowLoss& r, const RowLossPass& pass) {
+  Counters::Instance().Add(r.operation, RunRowLoss(r, pass));
 }
 
 // 1 / what a mean divides by, 0-dim. Without labels the number is known here: with no examples the
@@ -130,6 +119,12 @@ Tensor FlatLabel(const Tensor& label) {
 }
 
 }  // namespace
+
+const char* RunRowLoss(const RowLoss& row_loss, const RowLossPass& pass) {
+  const char* reason = RunKernel(row_loss, pass);
+  if (reason != nullptr) RunComposite(row_loss, pass);
+  return reason;
+}
 
 int64_t RowsOf(const Tensor& input) {
   return c10::multiply_integers(input.sizes().slice(0, input.dim() - 1));
@@ -172,7 +167,7 @@ RowLossResult RowLossForward(const RowLoss& row_loss, bool need_dinput) {
   const AutocastOff autocast_off;
   const c10::Device device = r.input.device();
   const at::ScalarType dtype = AccumulationOf(r.input, r.target);
-  Pass pass;
+  RowLossPass pass;
   if (r.reduction == kReduceNone) {
     pass.losses = Empty(r.input.sizes(), dtype, device);
     Run(r, pass);
@@ -213,7 +208,7 @@ Tensor RowLossBackward(const RowLoss& row_loss, const Tensor& dloss,
   const c10::DeviceGuard guard(r.input.device());
   const AutocastOff autocast_off;
   const at::ScalarType dtype = AccumulationOf(r.input, r.target);
-  Pass pass;
+  RowLossPass pass;
   pass.dinput = Empty(r.input.sizes(), r.input.scalar_type(), r.input.device());
   if (r.reduction != kReduceNone) {
     const Tensor scale = dloss.to(dtype);

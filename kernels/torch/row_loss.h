@@ -52,6 +52,20 @@ struct RowLoss {
   const RowLossFunction& function;
 };
 
+// What a pass over the elements reads and writes; undefined: absent or not wanted.
+struct RowLossPass {
+  at::Tensor scale{};   // [rows], any stride: the gradient of each row's loss.
+  at::Tensor dloss{};   // Of input's shape, f32: the gradient of each element's loss.
+  at::Tensor loss{};    // [rows]
+  at::Tensor losses{};  // Of input's shape.
+  at::Tensor dinput{};  // Of input's shape, contiguous.
+};
+
+// One pass, by the library or by ATen; `reduction` and `examples` are not looked at. Returns null
+// if the library did the work, else why not. REQUIRES: input's device is current; label has one
+// dimension.
+const char* RunRowLoss(const RowLoss& row_loss, const RowLossPass& pass);
+
 // The number of rows of [..., cols].
 int64_t RowsOf(const at::Tensor& input);
 

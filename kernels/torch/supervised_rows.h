@@ -20,6 +20,9 @@ class SupervisedRows {
   // REQUIRES: target's device is current; `target` outlives this.
   SupervisedRows(const at::Tensor& target, int64_t ignore_index);
 
+  // All of `rows` rows are supervised.
+  explicit SupervisedRows(int64_t rows) : count_(rows) {}
+
   // Must be called once before what follows.
   void Wait();
 

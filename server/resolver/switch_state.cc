@@ -1,11 +1,21 @@
 #include "server/resolver/switch_state.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
 namespace fuseboard {
 namespace {
+
+// The kernel that an entry of a manifest's `uses` names, if it is for `composite`.
+std::optional<std::string> KernelUsedBy(absl::string_view composite, const std::string& entry) {
+  const size_t colon = entry.find(':');
+  if (colon == std::string::npos) return entry;
+  if (absl::string_view(entry).substr(0, colon) != composite) return std::nullopt;
+  return entry.substr(colon + 1);
+}
 
 bool Covers(const v1::Scope& scope, absl::string_view job_name) {
   switch (scope.kind()) {
@@ -130,7 +140,9 @@ std::vector<std::string> UsedKernels(absl::string_view operation, const LibraryS
         manifest.composites().end()) {
       continue;
     }
-    used.insert(used.end(), manifest.uses().begin(), manifest.uses().end());
+    for (const std::string& entry : manifest.uses()) {
+      if (auto kernel = KernelUsedBy(operation, entry)) used.push_back(*std::move(kernel));
+    }
   }
   std::ranges::sort(used);
   used.erase(std::ranges::unique(used).begin(), used.end());

@@ -218,6 +218,82 @@ def call_linear_cross_entropy(
     )
 
 
+def token_losses(
+    hidden, weight, bias, target, ignore_index=-100, softcap=0.0, logit_scale=1.0, temperature=1.0
+):  # fmt: skip
+    """Cross entropy and entropy of each row, with all logits; 0 for ignored rows."""
+    z = F.linear(hidden, weight, bias) * logit_scale
+    if softcap:
+        z = softcap * torch.tanh(z / softcap)
+    logp = torch.log_softmax(z / temperature, -1)
+    valid = target != ignore_index
+    column = target.long().clamp(0, max(0, weight.shape[0] - 1))
+    zero = torch.zeros((), dtype=logp.dtype, device=logp.device)
+    nll = -logp.gather(1, column[:, None]).squeeze(1)
+    entropy = torch.special.entr(logp.exp()).sum(1)
+    return torch.where(valid, nll, zero), torch.where(valid, entropy, zero)
+
+
+def call_scaled_cross_entropy(
+    hidden,
+    weight,
+    bias,
+    target,
+    ignore_index=-100,
+    softcap=0.0,
+    logit_scale=1.0,
+    temperature=1.0,
+    return_entropy=True,
+    dweight_dtype=0,
+    chunk_bytes=0,
+    kernel=-1,
+):
+    """fuseboard::fused_linear_scaled_cross_entropy."""
+    return torch.ops.fuseboard.fused_linear_scaled_cross_entropy(
+        hidden,
+        weight,
+        bias,
+        target,
+        ignore_index,
+        softcap,
+        logit_scale,
+        temperature,
+        return_entropy,
+        dweight_dtype,
+        chunk_bytes,
+        kernel,
+    )
+
+
+def call_selected_log_probs(
+    hidden,
+    weight,
+    bias,
+    target,
+    ignore_index=-100,
+    softcap=0.0,
+    logit_scale=1.0,
+    temperature=1.0,
+    dweight_dtype=0,
+    chunk_bytes=0,
+    kernel=-1,
+):
+    """fuseboard::selected_log_probs."""
+    return torch.ops.fuseboard.selected_log_probs(
+        hidden,
+        weight,
+        bias,
+        target,
+        ignore_index,
+        softcap,
+        logit_scale,
+        temperature,
+        dweight_dtype,
+        chunk_bytes,
+        kernel,
+    )
+
+
 # Of a result in each dtype against float64, relative to the largest value: a few roundings.
 TOLERANCE = {
     torch.float64: 1e-12,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.client_py.ops.linear_jsd import call_linear_jsd
 from tests.client_py.ops.reference import (
     MEAN,
     NONE,
@@ -10,6 +11,8 @@ from tests.client_py.ops.reference import (
     call_cross_entropy,
     call_linear_cross_entropy,
     call_rms_norm,
+    call_scaled_cross_entropy,
+    call_selected_log_probs,
 )
 
 ops = torch.ops.fuseboard
@@ -43,7 +46,32 @@ def samples(device):
             )
 
 
-LIBRARY_OF = {"fused_linear_cross_entropy": "cross_entropy"}
+def linear_samples(device):
+    """The same of the losses of a linear layer's rows."""
+    target = torch.tensor([0, -100, 12, 3], device=device)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        head = [leaf(*s, dtype=dtype, device=device) for s in ((4, 8), (13, 8), (13,))]
+        teacher = [leaf(*s, dtype=dtype, device=device).detach() for s in ((4, 6), (13, 6))]
+        cut = (0, 1024)
+        yield ops.selected_log_probs.default, (*head, target, -100, 5.0, 1.0, 0.7, *cut)
+        for entropy in (False, True):
+            yield (
+                ops.fused_linear_scaled_cross_entropy.default,
+                (*head, target, -100, 5.0, 1.0, 0.7, entropy, *cut),
+            )
+        for label in (None, target):
+            yield (
+                ops.fused_linear_jsd.default,
+                (*head, *teacher, None, label, 0.3, -100, 0.7, *cut),
+            )
+
+
+LIBRARY_OF = {
+    "fused_linear_cross_entropy": "cross_entropy",
+    "fused_linear_scaled_cross_entropy": "cross_entropy",
+    "selected_log_probs": "cross_entropy",
+    "fused_linear_jsd": "jsd",
+}
 
 
 def handle_for(operator, handle_of):
@@ -53,6 +81,11 @@ def handle_for(operator, handle_of):
 
 def test_opcheck_is_clean(handle_of, device):
     for operator, arguments in samples(device):
+        torch.library.opcheck(operator, (*arguments, handle_for(operator, handle_of)))
+
+
+def test_opcheck_of_linear_losses_is_clean(handle_of, device):
+    for operator, arguments in linear_samples(device):
         torch.library.opcheck(operator, (*arguments, handle_for(operator, handle_of)))
 
 
@@ -96,6 +129,49 @@ def test_compiles_without_a_graph_break(handles, device, dynamic):
 
 def test_compiles_with_inductor(handles, device):
     check_compiled("inductor", handles, device, (4,), False)
+
+
+def every_linear_loss(hidden, weight, bias, teacher_hidden, teacher_weight, target, handles):
+    values = call_selected_log_probs(hidden, weight, bias, target, kernel=handles[0])
+    nll, entropy = call_scaled_cross_entropy(
+        hidden, weight, None, target, temperature=0.7, kernel=handles[0]
+    )
+    teacher = (teacher_hidden, teacher_weight, None)
+    divergence = call_linear_jsd((hidden, weight, bias), teacher, target, kernel=handles[1])
+    return (values * torch.arange(len(target)).to(values)).sum() + (nll - 0.1 * entropy).sum() + divergence  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_linear_losses_compile_without_a_graph_break(handle_of, device, backend, dynamic):
+    torch._dynamo.reset()
+    handles = (handle_of("cross_entropy"), handle_of("jsd"))
+    compiled = torch.compile(every_linear_loss, fullgraph=True, backend=backend, dynamic=dynamic)
+    for rows in (4, 7):
+        tensors = [leaf(*s, device=device) for s in ((rows, 8), (13, 8), (13,))]
+        teacher = [leaf(*s, device=device).detach() for s in ((rows, 6), (13, 6))]
+        target = torch.randint(0, 13, (rows,), device=device)
+        want = every_linear_loss(*tensors, *teacher, target, handles)
+        got = compiled(*tensors, *teacher, target, handles)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            torch.autograd.grad(got * 3, tensors), torch.autograd.grad(want * 3, tensors),
+            rtol=1e-4, atol=1e-5,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_compiled_autograd_traces_the_nodes_of_linear_losses(dtype):
+    torch._dynamo.reset()
+    tensors = [leaf(*s, dtype=dtype) for s in ((4, 8), (13, 8), (13,))]
+    teacher = [leaf(*s, dtype=dtype).detach() for s in ((4, 6), (13, 6))]
+    target = torch.tensor([0, -100, 12, 3])
+    loss = every_linear_loss(*tensors, *teacher, target, (-1, -1))
+    want = torch.autograd.grad(loss, tensors)
+    loss = every_linear_loss(*tensors, *teacher, target, (-1, -1))
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        loss.backward()
+    torch.testing.assert_close([t.grad for t in tensors], list(want))
 
 
 def test_compiles_under_autocast(device):

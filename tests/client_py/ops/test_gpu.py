@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.client_py.ops.conftest import load
+from tests.client_py.ops.linear_jsd import call_linear_jsd
 from tests.client_py.ops.reference import (
     NONE,
     assert_near,
@@ -14,6 +15,8 @@ from tests.client_py.ops.reference import (
     call_linear_cross_entropy,
     call_qk_norm_rope,
     call_rms_norm,
+    call_scaled_cross_entropy,
+    call_selected_log_probs,
     cross_entropy,
     linear_cross_entropy,
 )
@@ -111,7 +114,38 @@ def cases(device="cuda"):
         ),
         "qk_norm_rope": rotated(all_heads=False),
         "qk_norm_rope_of_all_heads": rotated(all_heads=True),
+        **linear_loss_cases(x, head, target, loss),
         **row_loss_cases(target, device),
+    }
+
+
+def linear_loss_cases(x, head, target, cross_entropy_kernel):
+    """The same of the losses of a linear layer's rows."""
+    options = {"temperature": 0.7, "chunk_bytes": 16 * VOCAB * 4, "kernel": cross_entropy_kernel}
+    bias = leaf(VOCAB, device=x.device)
+    generator = torch.Generator(x.device).manual_seed(5)
+    slope = torch.randn(ROWS, device=x.device, generator=generator)
+    teacher = (
+        torch.randn(ROWS, 32, device=x.device, generator=generator),
+        torch.randn(VOCAB, 32, device=x.device, generator=generator) * 0.2,
+        None,
+    )
+
+    def log_probs(a, w, b):
+        return (call_selected_log_probs(a, w, b, target, **options) * slope).mean()
+
+    def with_entropy(a, w, b):
+        nll, entropy = call_scaled_cross_entropy(a, w, b, target, **options)
+        return (nll * slope - 0.1 * entropy).mean()
+
+    def divergence(a, w, b):
+        jsd_options = options | {"kernel": load("jsd")}
+        return call_linear_jsd((a, w, b), teacher, target, beta=0.3, **jsd_options) * 3
+
+    return {
+        "selected_log_probs": (log_probs, (x, head, bias), target),
+        "fused_linear_scaled_cross_entropy": (with_entropy, (x, head, bias), target),
+        "fused_linear_jsd": (divergence, (x, head, bias), target),
     }
 
 
@@ -141,6 +175,9 @@ NAMES = [
     "group_norm_of_64x64",
     "cross_entropy",
     "fused_linear_cross_entropy",
+    "selected_log_probs",
+    "fused_linear_scaled_cross_entropy",
+    "fused_linear_jsd",
     "qk_norm_rope",
     "qk_norm_rope_of_all_heads",
     *(loss.operation for loss in ROW_LOSSES),
@@ -280,3 +317,25 @@ def test_half_the_rows_ignored_equals_the_other_half_alone():
     torch.testing.assert_close(loss, alone)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_linear_losses_of_half_the_rows_equal_the_other_half_alone():
+    hidden, weight, bias = leaf(256, WIDTH), leaf(VOCAB, WIDTH), leaf(VOCAB)
+    target = torch.randint(0, VOCAB, (256,), device="cuda")
+    target[::2] = -100
+    teacher = (torch.randn(256, 32, device="cuda"), torch.randn(VOCAB, 32, device="cuda"), None)
+    loss, jsd_kernel = load("cross_entropy"), load("jsd")
+
+    def losses(rows):
+        head = (hidden[rows], weight, bias)
+        nll, entropy = call_scaled_cross_entropy(*head, target[rows], kernel=loss)
+        yield (nll - 0.1 * entropy).sum()
+        yield call_selected_log_probs(*head, target[rows], kernel=loss).sum()
+        taught = (teacher[0][rows], *teacher[1:])
+        yield call_linear_jsd(head, taught, target[rows], kernel=jsd_kernel)
+
+    for got, want in zip(losses(slice(None)), losses(slice(1, None, 2)), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+        gradients = (torch.autograd.grad(v, (hidden, weight, bias)) for v in (got, want))
+        for a, b in zip(*gradients, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

@@ -31,17 +31,6 @@ double SmoothedLoss(const Case& c, const std::vector<double>& z, double lse) {
   return smoothing / static_cast<double>(c.shape.vocab) * sum;
 }
 
-std::vector<double> ZOfRow(const Case& c, int64_t row) {
-  const double scale = static_cast<float>(c.params.logit_scale);
-  const double cap = static_cast<float>(c.params.softcap);
-  std::vector<double> z(c.shape.vocab);
-  for (int64_t i = 0; i < c.shape.vocab; ++i) {
-    z[i] = scale * c.logits.At(row, i);
-    if (cap != 0) z[i] = cap * std::tanh(z[i] / cap);
-  }
-  return z;
-}
-
 double LogSumExp(const std::vector<double>& z) {
   double max = -kInfinity;
   for (const double v : z) max = v > max ? v : max;
@@ -202,6 +191,23 @@ KernelCall Case::Backward(const TestTensor& lse) const {
   return call;
 }
 
+std::vector<double> ZOfRow(const Case& c, int64_t row) {
+  const double scale = static_cast<float>(c.params.logit_scale);
+  const double cap = static_cast<float>(c.params.softcap);
+  std::vector<double> z(c.shape.vocab);
+  for (int64_t i = 0; i < c.shape.vocab; ++i) {
+    z[i] = scale * c.logits.At(row, i);
+    if (cap != 0) z[i] = cap * std::tanh(z[i] / cap);
+  }
+  return z;
+}
+
+double GradientTolerance(int32_t dtype) {
+  return dtype == FB_F32 ? 4e-6 : dtype == FB_F16 ? 5.2e-4 : 3.95e-3;
+}
+
+double GradientStep(int32_t dtype) { return dtype == FB_F16 ? 3.1e-8 : 1e-37; }
+
 RowAnswer Solve(const Case& c, int64_t row) {
   RowAnswer answer;
   answer.argmax = FirstMax(c, row);
@@ -249,11 +255,8 @@ void ExpectForward(const Case& c, const std::vector<TestTensor>& outputs) {
 }
 
 void ExpectGradient(const Case& c, const TestTensor& dlogits) {
-  // Half a unit in the last place of the dtype and fp32's own errors; the smallest fp16 step.
-  const double relative = c.shape.dtype == FB_F32   ? 4e-6
-                          : c.shape.dtype == FB_F16 ? 5.2e-4
-                                                    : 3.95e-3;
-  const double step = c.shape.dtype == FB_F16 ? 3.1e-8 : 1e-37;
+  const double relative = GradientTolerance(c.shape.dtype);
+  const double step = GradientStep(c.shape.dtype);
   for (int64_t row = 0; row < c.shape.rows; ++row) {
     const RowAnswer want = Solve(c, row);
     // An exponent is as exact as the z that it is the difference of.

@@ -54,6 +54,12 @@ struct RowAnswer {
   std::vector<double> term_size;  // What was added up to each, in absolute values.
 };
 RowAnswer Solve(const Case& c, int64_t row);
+std::vector<double> ZOfRow(const Case& c, int64_t row);
+
+// Half a unit in the last place of the dtype of a gradient and fp32's own errors, and the smallest
+// fp16 step.
+double GradientTolerance(int32_t dtype);
+double GradientStep(int32_t dtype);
 
 // Expects the outputs of c.Forward() to be right.
 void ExpectForward(const Case& c, const std::vector<testing::TestTensor>& outputs);

@@ -199,6 +199,19 @@ TEST_F(PrecedenceTest, KillingAKernelKillsTheCompositeThatUsesIt) {
   EXPECT_EQ(Decide(kNorm).kind(), v1::DECISION_KIND_KERNEL);
 }
 
+TEST_F(PrecedenceTest, KillingAKernelOfAnotherCompositeDoesNotReachThisOne) {
+  Library binding = SampleBinding();
+  binding.manifest.add_composites("fused_linear_jsd");
+  binding.manifest.clear_uses();
+  binding.manifest.add_uses("fused_linear_jsd:jsd");
+  binding.manifest.add_uses("fused_linear_cross_entropy:cross_entropy");
+  SetLibraries({SampleKernel("cross_entropy"), SampleKernel("jsd"), binding});
+  Set(MakeKill("jsd", NodeScope()));
+  EXPECT_EQ(Decide(kHead).kind(), v1::DECISION_KIND_KERNEL);
+  Set(MakeKill("cross_entropy", NodeScope()));
+  EXPECT_EQ(Decide(kHead).kind(), v1::DECISION_KIND_COMPOSITE);
+}
+
 TEST_F(PrecedenceTest, OverrideOfAUsedKernelDoesNotReachTheComposite) {
   Set(MakeOverride("cross_entropy", NodeScope(), false));
   EXPECT_EQ(Decide(kHead).kind(), v1::DECISION_KIND_KERNEL);

@@ -1,0 +1,107 @@
+// The linear layer below a loss of [rows, vocab] logits, chunk after chunk: its logits, and what
+// becomes of their gradient. What fused_linear_cross_entropy and the other linear losses share.
+//
+//   for each chunk of supervised rows:
+//     logits  = hidden @ weight.T + bias      one buffer, reused, in the dtype of the GEMM
+//     ...     the loss turns them into dlogits, in place
+//     dhidden = dlogits @ weight              straight into place
+//     dweight += dlogits.T @ hidden
+//     dbias   += column sums                  in fp32
+//
+// Nothing of [rows, vocab] exists. Gradients of ignored rows are exact zeros. Two runs are
+// bit-equal.
+
+#ifndef KERNELS_TORCH_LINEAR_HEAD_H_
+#define KERNELS_TORCH_LINEAR_HEAD_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "kernels/torch/fused_linear_cross_entropy_chunks.h"
+#include "kernels/torch/supervised_rows.h"
+#include "kernels/torch/weight_gradient.h"
+
+namespace fuseboard::torch_binding {
+
+struct LinearHead {
+  at::Tensor hidden;  // [rows, in]
+  at::Tensor weight;  // [vocab, in], dtype of hidden
+  at::Tensor bias;    // [vocab], dtype of hidden, or undefined
+  int64_t dweight_dtype = kWeightGradientByShape;
+  int64_t chunk_bytes = 0;
+  bool need_dhidden = false;
+  bool need_dweight = false;
+  bool need_dbias = false;
+
+  [[nodiscard]] bool needs_gradient() const { return need_dhidden || need_dweight || need_dbias; }
+};
+
+struct LinearHeadGradients {
+  at::Tensor dhidden;  // Each undefined if not needed.
+  at::Tensor dweight;
+  at::Tensor dbias;
+};
+
+// dhidden, dweight, dbias as the operators return them: [0] if not needed.
+using LinearHeadResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+LinearHeadResult ToResult(const LinearHeadGradients& gradients, const at::Tensor& hidden);
+LinearHeadResult MetaResult(const LinearHead& head);
+
+// Errors: c10::Error naming `operation`, the field behind `prefix` ("hidden", "student_hidden") and
+// both values.
+void CheckLinearHead(const char* operation, const LinearHead& head, const char* prefix = "");
+
+// hidden @ weight.T + bias in the first rows of `buffer`, of which it is a view.
+at::Tensor LinearLogits(const at::Tensor& buffer, const at::Tensor& hidden,
+                        const at::Tensor& weight, const at::Tensor& bias);
+
+class ChunkedHead {
+ public:
+  // `row_bytes_per_class`: what one logit of a chunk's budget counts as; more than an element where
+  // a loss keeps a second buffer. REQUIRES: hidden's device is current; both outlive this.
+  ChunkedHead(const LinearHead& head, const SupervisedRows& rows, int64_t row_bytes_per_class);
+
+  const ChunkPlan& plan() const { return plan_; }
+
+  // Calls fn(logits, begin, count) for each chunk, which counts supervised rows. `fn` turns the
+  // logits into their gradient in place if any gradient is needed, and returns null if a kernel
+  // library did the work, else why not. Returns the first reason.
+  template <typename Fn>
+  const char* ForEach(Fn fn) {
+    const char* first_reason = nullptr;
+    for (int64_t begin = 0; begin < rows_.count(); begin += plan_.rows) {
+      const int64_t count = std::min(plan_.rows, rows_.count() - begin);
+      const at::Tensor hidden = rows_.Take(head_.hidden, begin, count);
+      const at::Tensor logits = LinearLogits(buffer_, hidden, head_.weight, head_.bias);
+      const char* reason = fn(logits, begin, count);
+      if (first_reason == nullptr) first_reason = reason;
+      Accumulate(logits, hidden, begin);
+    }
+    return first_reason;
+  }
+
+  // Ends this object's use.
+  LinearHeadGradients Finish();
+
+ private:
+  void Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden, int64_t begin);
+
+  const LinearHead& head_;
+  const SupervisedRows& rows_;
+  ChunkPlan plan_;
+  at::Tensor buffer_;
+  at::Tensor dhidden_;
+  std::optional<WeightGradient> dweight_;
+  at::Tensor dbias_;
+};
+
+// Values of supervised rows as values of all rows; 0 for the others.
+at::Tensor Spread(const at::Tensor& values, const SupervisedRows& rows, int64_t num_rows);
+
+}  // namespace fuseboard::torch_binding
+
+#endif  // KERNELS_TORCH_LINEAR_HEAD_H_

@@ -1,0 +1,107 @@
+// torch.ops.fuseboard.selected_log_probs: what it has of its own; all else is token_loss_op.h's.
+
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include "kernels/torch/registration.h"
+#include "kernels/torch/token_loss_op.h"
+
+namespace fuseboard::torch_binding {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+constexpr const char* kName = "selected_log_probs";
+
+// ---- selected_log_probs: the log-probability of each row's target, without the logits. ----
+// hidden [rows, in], weight [vocab, in], bias [vocab] or None, target [rows]. With
+// z = cap(logit_scale * (hidden @ weight.T + bias)) / temperature, cap(v) = softcap * tanh(v /
+// softcap) or v if softcap is 0: log_softmax(z)[target], f32, [rows]; 0 where target is
+// ignore_index. dweight_dtype, chunk_bytes and kernel as of fused_linear_cross_entropy.
+constexpr char kSelectedLogProbs[] =
+    "selected_log_probs(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, "
+    "int ignore_index, float softcap, float logit_scale, float temperature, "
+    "int dweight_dtype, int chunk_bytes, int kernel) -> Tensor";
+constexpr char kSelectedLogProbsForward[] =
+    "selected_log_probs_forward(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, "
+    "int ignore_index, float softcap, float logit_scale, float temperature, bool need_entropy, "
+    "int chunk_bytes, int kernel) -> (Tensor values, Tensor entropy, Tensor lse)";
+constexpr char kSelectedLogProbsBackward[] =
+    "selected_log_probs_backward(Tensor? dvalues, Tensor? dentropy, Tensor hidden, Tensor weight, "
+    "Tensor? bias, Tensor target, Tensor lse, Tensor? entropy, int ignore_index, float softcap, "
+    "float logit_scale, float temperature, int dweight_dtype, int chunk_bytes, bool need_dhidden, "
+    "bool need_dweight, bool need_dbias, int kernel) "
+    "-> (Tensor dhidden, Tensor dweight, Tensor dbias)";
+
+struct SelectedLogProbsOp {
+  static constexpr Operation kOperation = Operation::kSelectedLogProbs;
+  static constexpr int kSign = -1;
+  static constexpr const char* kNodeName = "FuseboardSelectedLogProbsBackward";
+  static constexpr const char* kForward = "selected_log_probs_forward";
+  static constexpr const char* kBackward = "selected_log_probs_backward";
+};
+
+using TokenLoss = TokenLossOperator<SelectedLogProbsOp>;
+
+Tensor Autograd(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
+                const Tensor& target, int64_t ignore_index, double softcap, double logit_scale,
+                double temperature, int64_t dweight_dtype, int64_t chunk_bytes, int64_t kernel) {
+  return std::get<0>(TokenLoss::Autograd(hidden, weight, bias, target, ignore_index, softcap,
+                                         logit_scale, temperature, /*need_entropy=*/false,
+                                         dweight_dtype, chunk_bytes, kernel));
+}
+
+Tensor WithoutAutograd(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
+                       const Tensor& target, int64_t ignore_index, double softcap,
+                       double logit_scale, double temperature, int64_t /*dweight_dtype*/,
+                       int64_t chunk_bytes, int64_t kernel) {
+  auto [values, entropy, lse] =
+      TokenLoss::CallForward(hidden, weight, bias, target, ignore_index, softcap, logit_scale,
+                             temperature, /*need_entropy=*/false, chunk_bytes, kernel);
+  return values;
+}
+
+template <c10::DeviceType kDevice, c10::DispatchKey kKey>
+Tensor Autocast(const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias,
+                const Tensor& target, int64_t ignore_index, double softcap, double logit_scale,
+                double temperature, int64_t dweight_dtype, int64_t chunk_bytes, int64_t kernel) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("fuseboard::selected_log_probs", "")
+                             .typed<decltype(Autograd)>();
+  return TokenLoss::WithAutocast<kKey>(
+      kDevice, hidden, weight, bias,
+      [&](const Tensor& cast_hidden, const Tensor& cast_weight, const OptionalTensor& cast_bias) {
+        return op.call(cast_hidden, cast_weight, cast_bias, target, ignore_index, softcap,
+                       logit_scale, temperature, dweight_dtype, chunk_bytes, kernel);
+      });
+}
+
+TORCH_LIBRARY_FRAGMENT(fuseboard, m) {
+  Define(m, {kSelectedLogProbs, kSelectedLogProbsForward, kSelectedLogProbsBackward});
+}
+TORCH_LIBRARY_IMPL(fuseboard, CPU, m) {
+  m.impl("selected_log_probs_forward", TokenLoss::Forward);
+  m.impl("selected_log_probs_backward", TokenLoss::Backward);
+}
+TORCH_LIBRARY_IMPL(fuseboard, CUDA, m) {
+  m.impl("selected_log_probs_forward", TokenLoss::Forward);
+  m.impl("selected_log_probs_backward", TokenLoss::Backward);
+}
+TORCH_LIBRARY_IMPL(fuseboard, Meta, m) {
+  m.impl("selected_log_probs_forward", TokenLoss::ForwardMeta);
+  m.impl("selected_log_probs_backward", TokenLoss::BackwardMeta);
+}
+TORCH_LIBRARY_IMPL(fuseboard, CompositeExplicitAutograd, m) { m.impl(kName, WithoutAutograd); }
+TORCH_LIBRARY_IMPL(fuseboard, Autograd, m) {
+  m.impl(kName, Autograd);
+  RefuseSecondDerivatives(m, {"selected_log_probs_forward", "selected_log_probs_backward"});
+}
+TORCH_LIBRARY_IMPL(fuseboard, AutocastCPU, m) {
+  m.impl(kName, Autocast<at::kCPU, c10::DispatchKey::AutocastCPU>);
+}
+TORCH_LIBRARY_IMPL(fuseboard, AutocastCUDA, m) {
+  m.impl(kName, Autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>);
+}
+
+}  // namespace
+}  // namespace fuseboard::torch_binding
