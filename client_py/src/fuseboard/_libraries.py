@@ -26,7 +26,7 @@ _lock = threading.Lock()
 _handles: dict[str, int] = {}
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def kernel_handle(operation: str) -> int:
     """The kernel library of an operation, or COMPOSITE, which is decided at its first use.
 
@@ -55,7 +55,7 @@ def _open(operation: str) -> int:
         return COMPOSITE
     try:
         handle = _load_kernel(operators, _LIBRARY_OF.get(operation, operation))
-        if torch.cuda.is_initialized():  # Else the first launch loads the device code.
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # Else the first launch loads the device code.
             operators.prepare_kernel(handle, torch.device("cuda", torch.cuda.current_device()))
     except (FuseboardError, RuntimeError) as error:
         _log.warning("%s runs without a kernel library: %s", operation, error)

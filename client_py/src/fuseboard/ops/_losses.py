@@ -59,7 +59,8 @@ def cross_entropy(
         1.3863
     """
     _check_target(target)
-    if input.dim() == 0 or target.shape != input.shape[:1] * (input.dim() > 1) + input.shape[2:]:
+    rows_shape = input.shape[:1] + input.shape[2:] if input.dim() > 1 else input.shape[1:]
+    if input.dim() == 0 or target.shape != rows_shape:
         raise ValueError(
             f"target has shape {list(target.shape)}, but input has shape {list(input.shape)}, "
             "want [rows, ...] of [rows, classes, ...]"

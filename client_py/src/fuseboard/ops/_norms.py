@@ -113,7 +113,7 @@ def fused_add_rms_norm(
 
 def modulated_rms_norm(
     input: Tensor,
-    normalized_shape: int,
+    normalized_shape: int | Sequence[int],
     scale: Tensor,
     shift: Tensor,
     weight: Tensor | None = None,
