@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fuseboard._errors import FuseboardError
 from fuseboard._home import find_home
 
 PRELUDE = """
@@ -33,7 +34,7 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
     """A copy of the installation that a test may spoil; libraries are linked."""
     try:
         root = find_home().root
-    except Exception:
+    except FuseboardError:
         pytest.skip("nothing was built")
     copy = tmp_path / "home"
     (copy / "lib" / "fuseboard" / "kernels").mkdir(parents=True)
@@ -191,17 +192,16 @@ def test_compiled_code_may_make_the_first_call(home: pathlib.Path) -> None:
 
 
 def test_the_package_alone_needs_no_torch_and_the_functions_say_that_they_do() -> None:
+    body = """
+    import sys; sys.modules["torch"] = None
+    import fuseboard
+    print("ops" in dir(fuseboard), "fuseboard.ops" in sys.modules)
+    for name in ("ops", "nn"):
+        try: getattr(fuseboard, name)
+        except ImportError as error: print(error.name)
+    """
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; sys.modules['torch'] = None\n"
-            "import fuseboard\n"
-            "print('ops' in dir(fuseboard), 'fuseboard.ops' in sys.modules)\n"
-            "for name in ('ops', 'nn'):\n"
-            "    try: getattr(fuseboard, name)\n"
-            "    except ImportError as error: print(error.name)\n",
-        ],
+        [sys.executable, "-c", textwrap.dedent(body)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

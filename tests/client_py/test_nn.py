@@ -202,7 +202,9 @@ def test_copies_and_pickles_compute_the_same(name):
     assert torch.equal(_sum(pickle.loads(pickle.dumps(module))(*values)), want)
 
 
-@pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss", "KLDivLoss"])
+@pytest.mark.parametrize(
+    "name", ["RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss", "KLDivLoss"]
+)
 def test_what_torch_has_is_a_subclass(name):
     assert issubclass(getattr(ours, name), getattr(nn, name))
 

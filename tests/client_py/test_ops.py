@@ -119,9 +119,11 @@ CASES = {
     ),
     "swiglu as GPT-OSS has it": (
         lambda x: ops.swiglu_packed(x, interleaved=True, alpha=1.702, limit=1.0, up_offset=1.0),
-        lambda x: x[..., ::2].clamp(max=1)
-        * torch.sigmoid(1.702 * x[..., ::2].clamp(max=1))
-        * (x[..., 1::2].clamp(-1, 1) + 1),
+        lambda x: (
+            x[..., ::2].clamp(max=1)
+            * torch.sigmoid(1.702 * x[..., ::2].clamp(max=1))
+            * (x[..., 1::2].clamp(-1, 1) + 1)
+        ),
         lambda: (leaf(3, 42),),
     ),
     "geglu": (ops.geglu, lambda a, b: F.gelu(a) * b, lambda: (leaf(3, 21), leaf(3, 21))),
@@ -165,9 +167,7 @@ CASES = {
     ),
     "fused_linear_cross_entropy without reduction": (
         lambda h, w, t: ops.fused_linear_cross_entropy(h, w, t, reduction="none"),
-        lambda h, w, t: F.cross_entropy(
-            F.linear(h, w).movedim(-1, 1), t, reduction="none"
-        ),
+        lambda h, w, t: F.cross_entropy(F.linear(h, w).movedim(-1, 1), t, reduction="none"),
         lambda: (leaf(2, 3, 5), leaf(7, 5), LABELS.view(2, 3)),
     ),
     "kl_div": (
