@@ -7,6 +7,7 @@ import pathlib
 import re
 from typing import Any
 
+import torch
 from fuseboard import nn, ops
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "ops.md"
@@ -15,6 +16,8 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "ops.md"
 def call(name: str, described: Any) -> str:
     """The call with its defaults, types left out."""
     signature = inspect.signature(described)
+    if getattr(described, "__init__", None) is torch.nn.Module.__init__:
+        signature = inspect.Signature()
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     shown = signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
     return f"`{name}{shown}`"
@@ -31,7 +34,9 @@ def keys(name: str) -> str:
     sizes["LinearCrossEntropyLoss"] = (8, 8)
     module = getattr(nn, name)
     arguments: tuple[Any, ...] = sizes.get(name, (8,) if name.endswith("Norm") else ())
-    options = {"bias": True} if "bias" in inspect.signature(module).parameters else {}
+    taken = inspect.signature(module).parameters
+    options: dict[str, Any] = {"bias": True} if "bias" in taken else {}
+    options |= {"weight": torch.ones(8)} if "weight" in taken else {}
     return ", ".join(f"`{key}`" for key in module(*arguments, **options).state_dict()) or "–"
 
 
