@@ -15,8 +15,8 @@ from fuseboard import ops
 from tests.client_py.ops import reference
 from tests.client_py.ops.reference import assert_near
 
-GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-P = torch.nn.Parameter
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])
 
 
 def leaf(*shape):
