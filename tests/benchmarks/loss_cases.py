@@ -143,9 +143,7 @@ def kl_div(bench: Bench, rows: int, vocab: int) -> Case:
         from liger_kernel.transformers.functional import liger_kl_div
 
         forwards["liger"] = lambda x, y: liger_kl_div(x, y, reduction="batchmean")
-    make = _distributions(
-        bench, rows, vocab, torch.bfloat16, (torch.log_softmax, torch.softmax)
-    )
+    make = _distributions(bench, rows, vocab, torch.bfloat16, (torch.log_softmax, torch.softmax))
     n = rows * vocab
     return Case("kl_div", f"{rows}x{vocab}", make, forwards, 4 * n, 6 * n)
 

@@ -74,9 +74,7 @@ def fused_add_rms_norm(bench: Bench, rows: int, hidden: int) -> Case:
     if "quack" in bench.peers:
         import quack
 
-        forwards["quack"] = lambda x, r, w: quack.rmsnorm(
-            x, w, residual=r, eps=1e-6, prenorm=True
-        )
+        forwards["quack"] = lambda x, r, w: quack.rmsnorm(x, w, residual=r, eps=1e-6, prenorm=True)
     if "liger" in bench.peers:
         from liger_kernel.transformers.functional import liger_fused_add_rms_norm
 
