@@ -66,7 +66,7 @@ def results_and_gradients(
     results = outputs(forward(*inputs))
     given = tuple(u.to(r.dtype, copy=True) for u, r in zip(upstream, results, strict=True))
     gradients = torch.autograd.grad(results, leaves(inputs), given)
-    return [*(r.detach() for r in results), *gradients]
+    return [t.detach() for t in (*results, *gradients)]
 
 
 def errors(case: Case, forwards: Mapping[str, Forward]) -> dict[str, float]:

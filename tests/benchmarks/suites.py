@@ -21,7 +21,7 @@ class Suite:
     Attributes:
         factories: By operation.
         shapes: By operation; the arguments of its factory, that which decides first.
-        tiny: Instead of them for a run that only tries everything.
+        tiny: Instead of them for a run that only tries everything, where _TINY will not do.
         groups: Operations that share a picture, by its name; empty: a picture for each.
         quick: How many shapes of each operation `--quick` takes.
         compiled: How many shapes of each operation torch.compile takes part in; compiling takes
@@ -41,7 +41,6 @@ _GATES = [(8192, 14336), (64, 14336), (8192, 14337)]
 _HEADS = [(4, 4096, (32, 8), 128), (1, 64, (32, 8), 128), (4, 2048, (32, 32), 80)]
 _CLASSES = [(4096, 128256), (64, 128256), (4096, 50257)]
 _TINY = [(4, 16), (3, 9)]
-_TINY_HEADS = [(2, 3, (4, 2), 8), (1, 2, (2, 2), 6)]
 
 _KERNELS = Suite(
     factories={
@@ -72,7 +71,10 @@ _KERNELS = Suite(
         "kl_div": [(8192, 128256), *_CLASSES[1:]],
         **dict.fromkeys(("jsd", "tvd"), _CLASSES),
     },
-    tiny={},
+    tiny={
+        **dict.fromkeys(("rope", "qk_norm_rope"), [(2, 3, (4, 2), 8), (1, 2, (2, 2), 6)]),
+        "modulated_rms_norm": [(32, 16), (3, 9)],
+    },
     groups={
         "norms": ("rms_norm", "fused_add_rms_norm", "modulated_rms_norm", "layer_norm", "softmax"),
         "rotations": ("rope", "qk_norm_rope"),
@@ -135,8 +137,7 @@ def _library(operation: str) -> str:
 
 def _shapes(suite: Suite, operation: str, quick: bool, tiny: bool) -> Sequence[Shape]:
     if tiny:
-        heads = operation in ("rope", "qk_norm_rope")
-        return suite.tiny.get(operation, _TINY_HEADS if heads else _TINY)
+        return suite.tiny.get(operation, _TINY)
     return suite.shapes[operation][: suite.quick.get(operation, 1) if quick else None]
 
 
