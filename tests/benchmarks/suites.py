@@ -40,6 +40,7 @@ _ROWS = [(16384, 4096), (64, 4096), (16384, 4097)]
 _GATES = [(8192, 14336), (64, 14336), (8192, 14337)]
 _HEADS = [(4, 4096, (32, 8), 128), (1, 64, (32, 8), 128), (4, 2048, (32, 32), 80)]
 _CLASSES = [(4096, 128256), (64, 128256), (4096, 50257)]
+_TINY_HEADS = [(2, 3, (4, 2), 8), (1, 2, (2, 2), 6)]
 _TINY = [(4, 16), (3, 9)]
 
 _KERNELS = Suite(
@@ -72,7 +73,7 @@ _KERNELS = Suite(
         **dict.fromkeys(("jsd", "tvd"), _CLASSES),
     },
     tiny={
-        **dict.fromkeys(("rope", "qk_norm_rope"), [(2, 3, (4, 2), 8), (1, 2, (2, 2), 6)]),
+        **dict.fromkeys(("rope", "qk_norm_rope"), _TINY_HEADS),
         "modulated_rms_norm": [(32, 16), (3, 9)],
     },
     groups={
