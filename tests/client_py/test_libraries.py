@@ -72,18 +72,21 @@ def test_switched_off_the_composite_runs(home: pathlib.Path) -> None:
     assert (done.stdout, done.stderr) == ("True 0\n", "")
 
 
-@pytest.mark.parametrize("spoil", ["absent", "no library"])
+@pytest.mark.parametrize("spoil", ["absent", "of another digest", "without manifest"])
 def test_without_its_library_the_composite_runs_and_it_is_said_once(
     home: pathlib.Path, spoil: str
 ) -> None:
     library = home / "lib" / "fuseboard" / "kernels" / "rms_norm.so"
-    library.unlink()
-    if spoil == "no library":
-        library.write_text("spoilt")
+    if spoil == "without manifest":
+        library.with_suffix(".textpb").unlink()
+    else:
+        library.unlink()
+    if spoil == "of another digest":
+        library.symlink_to(library.with_name("swiglu.so").resolve())
     done = run(home, "print(right(), right(), fused(), ops.relu_squared(x).shape)")
     assert done.stdout == "True True 0 torch.Size([4, 32])\n", done.stderr
     assert done.stderr.count("rms_norm runs without a kernel library") == 1
-    assert str(library) in done.stderr
+    assert str(library.with_suffix("")) in done.stderr
 
 
 def test_without_a_binding_for_this_torch_the_error_says_which_there_are(
@@ -136,9 +139,8 @@ def test_a_binding_that_a_patched_model_loaded_is_used(home: pathlib.Path) -> No
         home,
         """
         from fuseboard import _binding, _libraries
-        from fuseboard._plan import Artifact, ArtifactKind
-        path = _libraries._binding_path()
-        artifact = Artifact(ArtifactKind.BINDING, "x", "1", str(path), _binding.digest_of(path))
+        from fuseboard._plan import ArtifactKind
+        artifact = _libraries._artifact(ArtifactKind.BINDING, _libraries._binding_path())
         _binding.process_binding().load(artifact)
         print(right(), fused())
         """,

@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import json
 import os
-import pathlib
 import threading
 from typing import Any, Protocol
 
@@ -138,12 +137,6 @@ class Binding:
         # second library under a reused /proc/self/fd/N would silently be the first.
         self._open_files.append(descriptor)
         return f"/proc/self/fd/{descriptor}"
-
-
-def digest_of(path: pathlib.Path) -> str:
-    """The sha256 of a file, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return _sha256(file.fileno())
 
 
 def _sha256(descriptor: int) -> str:

@@ -1,7 +1,8 @@
 """The kernel handles of direct calls (`fuseboard.ops`, `fuseboard.nn`), each opened at first use.
 
-What a patched model has mapped already is used; else the binding and the kernel libraries come from
-the installation that `_home` finds. Any thread may call; a forked child keeps what was opened.
+A binding that is mapped already is used, else that of the installation which `_home` finds; kernel
+libraries are the installation's, all verified by the digest of their manifest. Any thread may call; a
+forked child keeps what was opened.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import re
 import threading
 from typing import Any
 
 import torch
 
 from fuseboard import _binding, _environment, _home
-from fuseboard._binding import COMPOSITE
+from fuseboard._binding import COMPOSITE, Binding
 from fuseboard._errors import ArtifactError, FuseboardError
 from fuseboard._plan import Artifact, ArtifactKind
 
 _log = logging.getLogger("fuseboard")
 _LIBRARY_OF = {"fused_linear_cross_entropy": "cross_entropy"}  # Others have their own name.
+_DIGEST = re.compile(r'^sha256: "([0-9a-f]{64})"$', re.MULTILINE)
 
 _lock = threading.Lock()
 _handles: dict[str, int] = {}
@@ -45,7 +48,8 @@ def kernel_handle(operation: str) -> int:
 
 
 def _open(operation: str) -> int:
-    operators = _operators()
+    binding = _binding_in_force()
+    operators: Any = binding.operators
     if operation not in operators.operations():
         raise ArtifactError(
             "NO_OPERATION",
@@ -53,31 +57,27 @@ def _open(operation: str) -> int:
         )
     if _environment.switched_off():
         return COMPOSITE
+    library = f"{_LIBRARY_OF.get(operation, operation)}.so"
     try:
-        handle = _load_kernel(operators, _LIBRARY_OF.get(operation, operation))
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # Else the first launch loads the device code.
-            operators.prepare_kernel(handle, torch.device("cuda", torch.cuda.current_device()))
-    except (FuseboardError, RuntimeError) as error:
+        path = _libraries_folder() / "kernels" / library
+        handle = binding.load_kernel(_artifact(ArtifactKind.KERNEL, path))
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # Else the first launch
+            device = torch.device("cuda", torch.cuda.current_device())  # loads the device code.
+            binding.prepare_kernel(handle, device)
+    except FuseboardError as error:
         _log.warning("%s runs without a kernel library: %s", operation, error)
         return COMPOSITE
     return handle
 
 
-def _operators() -> Any:
-    """The operators that are registered, or those of the installation's binding."""
-    mapped = _binding.process_binding().operators
-    if mapped is not None:
-        return mapped
-    if hasattr(torch.ops.fuseboard, "load_kernel"):  # The caller has loaded a binding itself.
-        return torch.ops.fuseboard
-    return _binding.process_binding().load(_artifact(ArtifactKind.BINDING, _binding_path()))
-
-
-def _load_kernel(operators: Any, library: str) -> int:
-    path = _libraries_folder() / "kernels" / f"{library}.so"
-    if _binding.process_binding().operators is None:
-        return int(operators.load_kernel(str(path)))
-    return _binding.process_binding().load_kernel(_artifact(ArtifactKind.KERNEL, path))
+def _binding_in_force() -> Binding:
+    """The one that is mapped already, or else the installation's."""
+    binding = _binding.process_binding()
+    if binding.operators is None and hasattr(torch.ops.fuseboard, "load_kernel"):
+        return Binding(injected=torch.ops.fuseboard)  # The caller has loaded a library itself.
+    if binding.operators is None:
+        binding.load(_artifact(ArtifactKind.BINDING, _binding_path()))
+    return binding
 
 
 def _libraries_folder() -> pathlib.Path:
@@ -99,13 +99,15 @@ def _binding_path() -> pathlib.Path:
 
 
 def _artifact(kind: ArtifactKind, path: pathlib.Path) -> Artifact:
+    """A library by the digest that its manifest, which lies beside it, states."""
+    manifest = path.with_suffix(".textpb")
     try:
-        digest = _binding.digest_of(path)
-    except OSError as error:
-        raise ArtifactError(
-            "ARTIFACT_MISSING", f"{path} cannot be opened: {error.strerror}"
-        ) from error
-    return Artifact(kind, path.stem, "", str(path), digest)
+        stated = _DIGEST.search(manifest.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError("MANIFEST_MISSING", f"{manifest} cannot be read: {error}") from error
+    if stated is None:
+        raise ArtifactError("MANIFEST_MISSING", f"{manifest} has no sha256")
+    return Artifact(kind, path.stem, "", str(path), stated.group(1))
 
 
 def _after_fork_in_child() -> None:
