@@ -100,6 +100,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only the shapes that decide")
     parser.add_argument("--rounds", type=int, default=0, help="timed calls per implementation")
     parser.add_argument("--seconds", type=float, default=0, help="start no case after this long")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="IMPL", help='e.g. "torch.compile"'
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args(arguments)
     kernels = options.suite == "kernels"
@@ -134,6 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             f"[{index}/{len(cases)} {time.monotonic() - begin:.0f} s] {case.operation} {case.shape}"
         )
+        for name in options.without:
+            case.forwards.pop(name, None)
         found = measured(case, bench, copy_rate, options.rounds)
         failed += not found
         rows += found

@@ -112,7 +112,12 @@ class CudaClock:
                 torch.cuda._sleep(1000)
                 call()
             torch.cuda.synchronize()
-        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+        events = [
+            e
+            for e in profile.events()
+            if e.device_type == torch.autograd.DeviceType.CUDA
+            and not getattr(e, "is_user_annotation", False)
+        ]
         events.sort(key=lambda event: event.time_range.start)
         counts: list[int] = []
         for event in events:

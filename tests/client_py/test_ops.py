@@ -215,6 +215,7 @@ def values_and_gradients(function, inputs):
     return [r.detach() for r in results], torch.autograd.grad(results, leaves, upstream)
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # F.kl_div's, of its default.
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)

@@ -51,7 +51,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """float32, a scalar unless reduction is "none"."""
-        loss = ops.cross_entropy(
+        return ops.cross_entropy(
             input,
             target,
             self.weight,
@@ -62,8 +62,6 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
             logit_scale=self.logit_scale,
             z_loss_scale=self.z_loss_scale,
         )
-        assert isinstance(loss, Tensor)
-        return loss
 
 
 class LinearCrossEntropyLoss(nn.Module):
@@ -143,7 +141,7 @@ class LinearCrossEntropyLoss(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """float32, a scalar unless reduction is "none"."""
-        loss = ops.fused_linear_cross_entropy(
+        return ops.fused_linear_cross_entropy(
             input,
             self.weight,
             target,
@@ -158,8 +156,6 @@ class LinearCrossEntropyLoss(nn.Module):
             accumulate=self.accumulate,
             chunk_bytes=self.chunk_bytes,
         )
-        assert isinstance(loss, Tensor)
-        return loss
 
     def extra_repr(self) -> str:
         """The head's sizes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
+
 import torch
 
 from fuseboard._libraries import kernel_handle
@@ -9,6 +11,52 @@ from fuseboard.ops._arguments import choice, reduction_number
 
 Tensor = torch.Tensor
 _ACCUMULATIONS = {"auto": 0, "weight": 1, "float32": 2}
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class _Options(TypedDict, total=False):
+    """What both losses take, for the checker of types alone."""
+
+    ignore_index: int
+    reduction: str
+    label_smoothing: float
+    softcap: float
+    logit_scale: float
+    z_loss_scale: float
+    z_loss_in_loss: bool
+    divisor: Tensor | None
+
+
+class _LinearOptions(_Options, total=False):
+    """What the fused one takes besides."""
+
+    weight: Tensor | None
+    accumulate: str
+    chunk_bytes: int
+
+
+@overload
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = ...,
+    *,
+    return_z_loss: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = ...,
+    *,
+    return_z_loss: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> Tensor: ...
 
 
 def cross_entropy(
@@ -75,6 +123,30 @@ def cross_entropy(
     if reduction == "none":
         loss, z_loss = loss.view(target.shape), z_loss.view(target.shape)
     return (loss, z_loss) if return_z_loss else loss
+
+
+@overload
+def fused_linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    linear_bias: Tensor | None = ...,
+    *,
+    return_z_loss: Literal[True],
+    **options: Unpack[_LinearOptions],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def fused_linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    linear_bias: Tensor | None = ...,
+    *,
+    return_z_loss: Literal[False] = ...,
+    **options: Unpack[_LinearOptions],
+) -> Tensor: ...
 
 
 def fused_linear_cross_entropy(
