@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.metadata
-import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,11 @@ import torch
 Tensors = tuple[torch.Tensor, ...]
 Forward = Callable[..., Any]  # To a tensor, or to a tuple of tensors.
 _PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "cce": "cut-cross-entropy"}
-_MODULES = {"liger": "liger_kernel", "quack": "quack", "cce": "cut_cross_entropy"}
+_MODULES = {
+    "liger": "liger_kernel.transformers.functional",
+    "quack": "quack",
+    "cce": "cut_cross_entropy",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +84,19 @@ class Bench:
 
 
 def installed_peers() -> frozenset[str]:
-    """The peers that can be imported."""
-    return frozenset(name for name, module in _MODULES.items() if importlib.util.find_spec(module))
+    """The peers that can be imported; one that is there and cannot be is named."""
+    found = set()
+    for name, package in _PACKAGES.items():
+        try:
+            importlib.metadata.version(package)
+            importlib.import_module(_MODULES[name])
+        except importlib.metadata.PackageNotFoundError:  # An ImportError too.
+            continue
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:
+            print(f"{package} cannot be imported: {error}", file=sys.stderr)
+            continue
+        found.add(name)
+    return frozenset(found)
 
 
 def versions() -> dict[str, str]:
