@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -29,22 +29,25 @@ def commit(root: pathlib.Path) -> str:
     return run.stdout.strip() or "unknown"
 
 
+Row = Mapping[str, Any]
+
+
 def number(value: object, pattern: str) -> str:
     """`value` by `pattern`, or a dash where there is none."""
     return "–" if value is None else format(value, pattern)
 
 
-def line(row: Mapping[str, Any]) -> str:
+def line(row: Row) -> str:
     """One row for the terminal."""
     return (
         f"  {row['impl']:20s} fwd {row['fwd_ms']:8.3f} ms ({row['share_of_limit_fwd']:4.0%})"
         f"  full {row['full_ms']:8.3f} ms ({row['share_of_limit_full']:4.0%})"
-        f"  {row['launches']:3d} launches {row['peak_mib']:7.0f} MiB"
+        f"  {number(row['launches'], '3d')} launches {number(row['peak_mib'], '7.0f')} MiB"
         f"  error {number(row['rel_error_vs_fp64'], '.2e')}"
     )
 
 
-def table(rows: list[Mapping[str, Any]]) -> str:
+def table(rows: list[Row]) -> str:
     """Markdown table of one operation."""
     head = (
         "| shape | implementation | forward ms | of the limit | forward + backward ms "
@@ -57,22 +60,21 @@ def table(rows: list[Mapping[str, Any]]) -> str:
             f"| {row['shape']} | {strong}{row['impl']} {row['impl_version']}{strong} "
             f"| {row['fwd_ms']:.3f} | {row['share_of_limit_fwd']:.0%} "
             f"| {row['full_ms']:.3f} | {row['share_of_limit_full']:.0%} "
-            f"| {row['launches']} | {row['peak_mib']:.0f} "
+            f"| {number(row['launches'], 'd')} | {number(row['peak_mib'], '.0f')} "
             f"| {number(row['rel_error_vs_fp64'], '.2e')} |\n"
         )
     return head + body
 
 
-def picture(operation: str, rows: list[Mapping[str, Any]], target: pathlib.Path) -> None:
+_COLOURS = {"fuseboard": "#0b6e4f", "liger": "#d1495b", "eager": "#9aa0a6", "quack": "#edae49"}
+_COLOURS |= {"torch.compile": "#30638e", "F.rms_norm": "#8d6a9f"}
+
+
+def bars(operation: str, rows: list[Row], target: pathlib.Path) -> None:
     """Bars: share of the limit, forward and backward, by shape and implementation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     shapes = list(dict.fromkeys(str(r["shape"]) for r in rows))
     names = list(dict.fromkeys(str(r["impl"]) for r in rows))
-    colours = {"fuseboard": "#0b6e4f", "liger": "#d1495b", "eager": "#9aa0a6"}
     figure, axes = pyplot.subplots(figsize=(1.6 + 1.5 * len(shapes), 3.6))
     width = 0.8 / len(names)
     for i, name in enumerate(names):
@@ -84,7 +86,7 @@ def picture(operation: str, rows: list[Mapping[str, Any]], target: pathlib.Path)
             [values.get(s, 0) for s in shapes],
             width * 0.92,
             label=name,
-            color=colours.get(name),
+            color=_COLOURS.get(name),
         )
     axes.axhline(100, color="black", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(shapes)), [s.replace(" ", "\n", 1) for s in shapes], fontsize=8)
@@ -92,41 +94,126 @@ def picture(operation: str, rows: list[Mapping[str, Any]], target: pathlib.Path)
     axes.set_title(f"{operation}: forward + backward (higher is better)", fontsize=10)
     axes.legend(fontsize=7, ncols=2, loc="upper right", framealpha=0.9)
     axes.set_ylim(0, 130)
+    _save(figure, target)
+
+
+def by_size(rows: list[Row], target: pathlib.Path) -> None:
+    """A panel for each operation: share of the limit against the size, by implementation."""
+    pyplot = _pyplot()
+    operations = list(dict.fromkeys(str(r["operation"]) for r in rows))
+    lines = -(-len(operations) // 2)
+    figure, panels = pyplot.subplots(lines, 2, figsize=(9.6, 3.1 * lines), squeeze=False)
+    for panel, operation in zip(panels.flat, operations, strict=False):
+        chosen = sorted(
+            (r for r in rows if r["operation"] == operation), key=lambda r: r["floor_full_ms"]
+        )
+        shapes = list(dict.fromkeys(str(r["shape"]) for r in chosen))
+        for name in dict.fromkeys(str(r["impl"]) for r in chosen):
+            mine = [r for r in chosen if r["impl"] == name]
+            panel.plot(
+                [shapes.index(str(r["shape"])) for r in mine],
+                [100 * r["share_of_limit_full"] for r in mine],
+                marker="o",
+                markersize=5 if name == "fuseboard" else 4,
+                linewidth=2 if name == "fuseboard" else 1,
+                label=name,
+                color=_COLOURS.get(name),
+            )
+        panel.axhline(100, color="black", linewidth=0.8, linestyle=":")
+        panel.set_xticks(range(len(shapes)), [s.replace(" ", "\n", 2) for s in shapes], fontsize=7)
+        panel.set_xlim(-0.3, len(shapes) - 0.7)
+        panel.set_ylim(0, 115)
+        panel.set_title(operation, fontsize=10)
+        panel.legend(fontsize=6.5, framealpha=0.7)
+    for panel in panels.flat[len(operations) :]:
+        panel.axis("off")
+    figure.supylabel("share of the limit, forward + backward, %", fontsize=9)
+    _save(figure, target)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure: Any, target: pathlib.Path) -> None:
     figure.tight_layout()
     figure.savefig(target, format="svg")
-    pyplot.close(figure)
+    _pyplot().close(figure)
 
 
-def write(result: Mapping[str, Any], target: pathlib.Path) -> None:
-    """Writes the page and its pictures beside it; without matplotlib, without pictures."""
-    about = result["context"]
-    rows = result["rows"]
-    text = (
-        f"# Benchmarks on {about['gpu']}\n\n"
-        f"Commit {about['commit']}, {about['date']}; torch {about['torch']}, CUDA {about['cuda']}; "
-        f"driver, SM and memory clock: {about['driver_and_clocks']}; peers: "
-        + ", ".join(f"{k} {v}" for k, v in about["versions"].items())
-        + f".\n\nMade by `./dev bench`. Device time, median, implementations interleaved, buffers "
-        f"rotated; the limit is the least traffic at the copy rate measured in the same run "
-        f"({about['copy_bytes_per_s'] / 1e12:.2f} TB/s), or the matrix products alone, timed in the "
-        "same run. Upstream gradients are not 1. Raw numbers with spreads: the JSON beside this "
-        "page.\n"
+def about(context: Mapping[str, Any]) -> str:
+    """The head of the page: what was measured on what, and how."""
+    peers = ", ".join(f"{name} {version}" for name, version in context["versions"].items())
+    return (
+        f"# Benchmarks on {context['gpu']}\n\n"
+        f"Commit {context['commit']}, {context['date']}; torch {context['torch']}, "
+        f"CUDA {context['cuda']}; driver, SM and memory clock: {context['driver_and_clocks']}; "
+        f"peers: {peers}.\n\n"
+        "Made by `./dev bench`. Device time, median, implementations interleaved, buffers "
+        "rotated; the limit is the least traffic at the copy rate measured in the same run "
+        f"({context['copy_bytes_per_s'] / 1e12:.2f} TB/s), or the matrix products alone, timed in "
+        "the same run. Upstream gradients are not 1. Errors are the largest of output and "
+        "gradients. Raw numbers with spreads: the JSON beside this page.\n"
     )
-    for operation in dict.fromkeys(str(r["operation"]) for r in rows):
-        chosen = [r for r in rows if r["operation"] == operation]
-        text += f"\n## {operation}\n\n"
-        try:
-            name = f"{target.stem}-{operation}.svg"
-            picture(operation, chosen, target.with_name(name))
-            text += f"![share of the limit]({name})\n\n"
-        except ImportError:
-            pass
-        text += table(chosen)
-    text += "\n## Host time per call, 64 x 2048\n\n| operation | implementation | forward µs "
-    text += "| forward + backward µs |\n|---|---|---|---|\n"
-    for row in result["host"]:
+
+
+def host_table(rows: list[Row]) -> str:
+    """Host time per call, where it was measured; else nothing."""
+    chosen = [r for r in rows if r.get("host_us_fwd") is not None]
+    if not chosen:
+        return ""
+    text = "\n## Host time per call\n\n| operation | shape | implementation | forward µs "
+    text += "| forward + backward µs |\n|---|---|---|---|---|\n"
+    for row in chosen:
         text += (
-            f"| {row['operation']} | {row['impl']} | {row['host_us_fwd']:.1f} "
+            f"| {row['operation']} | {row['shape']} | {row['impl']} | {row['host_us_fwd']:.1f} "
             f"| {row['host_us_full']:.1f} |\n"
         )
-    target.write_text(text)
+    return text
+
+
+def write(
+    result: Mapping[str, Any], target: pathlib.Path, groups: Mapping[str, Sequence[str]]
+) -> None:
+    """Writes the page and its pictures beside it; without matplotlib, without pictures.
+
+    Args:
+        result: What the JSON holds.
+        target: The page.
+        groups: Operations that share a picture, by its name; those in no group have their own.
+    """
+    rows: list[Row] = result["rows"]
+    text = about(result["context"])
+    grouped = {operation: group for group, names in groups.items() for operation in names}
+    drawn: set[str] = set()
+    order = dict.fromkeys([*grouped, *(str(r["operation"]) for r in rows)])
+    for operation in order:
+        chosen = [r for r in rows if r["operation"] == operation]
+        if not chosen:
+            continue
+        group = grouped.get(operation, operation)
+        picture = target.with_name(f"{target.stem}-{group}.svg")
+        if group not in drawn:
+            drawn.add(group)
+            members = [r for r in rows if grouped.get(str(r["operation"])) == group]
+            text += f"\n## {group}\n\n" + _picture(operation, chosen, members, picture)
+        text += f"### {operation}\n\n" if group != operation else ""
+        text += table(chosen) + ("\n" if group != operation else "")
+    target.write_text(text.rstrip("\n") + "\n" + host_table(rows))
+
+
+def _picture(operation: str, own: list[Row], members: list[Row], target: pathlib.Path) -> str:
+    """The picture of a group, or of an operation that is in none; the words that show it."""
+    try:
+        if members:
+            by_size(members, target)
+        else:
+            bars(operation, own, target)
+    except ImportError:
+        return ""
+    return f"![share of the limit]({target.name})\n\n"

@@ -1,7 +1,7 @@
-"""How a call is measured on a CUDA device: device time L2-cold, host time, launches, peak memory.
+"""How a call is measured: device time L2-cold, host time, launches, peak memory.
 
-Every function takes a list of argument-free callables over different buffers and goes round them, so
-that no call finds its inputs in the L2 cache.
+Calls come as lists over different buffers and are gone round, so that none finds its inputs in the L2
+cache. Without a GPU there is a clock too, so that a whole run can be tried; its numbers mean little.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
 Call = Callable[[], object]
+Calls = Mapping[str, Sequence[Call]]
 
 # Long enough that the host has enqueued a whole forward and backward before the device starts.
 _HEAD_START_CYCLES = 4_000_000
+_MARKER = "spin_kernel"  # What torch.cuda._sleep launches.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,76 +39,159 @@ def summary(values: Sequence[float]) -> Times:
     return Times(statistics.median(ordered), ordered[tenth], ordered[-1 - tenth], len(ordered))
 
 
-def interleaved(calls: dict[str, Sequence[Call]], rounds: int) -> dict[str, Times]:
-    """Device time of each implementation's calls, one implementation after another in each round."""
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {
-        name: [] for name in calls
-    }
-    for round_index in range(rounds):
-        for name, variants in calls.items():
-            call = variants[round_index % len(variants)]
-            start = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(_HEAD_START_CYCLES)
-            start.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            events[name].append((start, end))
-    return {name: summary([a.elapsed_time(b) for a, b in pairs]) for name, pairs in events.items()}
-
-
-def host_us(call: Call, calls: int = 200, repeats: int = 5) -> float:
+def host_us(call: Call, wait: Call, calls: int, repeats: int) -> float:
     """Microseconds that the host spends per call, the device never being waited for."""
-    for _ in range(20):
+    for _ in range(10):
         call()
     measured = []
     for _ in range(repeats):
-        torch.cuda.synchronize()
+        wait()
         begin = time.perf_counter()
         for _ in range(calls):
             call()
         measured.append((time.perf_counter() - begin) / calls * 1e6)
-    torch.cuda.synchronize()
+    wait()
     return statistics.median(measured)
 
 
-def launches(call: Call) -> int:
-    """Kernels, copies and fills on the device in one call, as torch.profiler records them."""
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+class Clock(Protocol):
+    """Measures calls on one kind of device."""
+
+    def interleaved(self, calls: Calls, rounds: int) -> dict[str, Times]:
+        """Time of each implementation's calls, one implementation after another in each round."""
+
+    def host_us(self, call: Call) -> float:
+        """Microseconds that the host spends per call."""
+
+    def launches(self, calls: Mapping[str, Call]) -> dict[str, int]:
+        """Kernels, copies and fills on the device in one call of each; empty: not measured."""
+
+    def peak_mib(self, call: Call) -> float | None:
+        """MiB that the call allocates at its peak beyond what was allocated before it."""
+
+    def copy_rate(self) -> float:
+        """Bytes per second of a large copy on the device, read and written bytes counted."""
+
+    def matrix_ms(self, products: Sequence[tuple[int, int, int]]) -> float:
+        """Milliseconds of bf16 products [m, k] @ [k, n], each timed alone and summed."""
+
+
+def clock(on_gpu: bool) -> Clock:
+    """The clock of the current GPU, or that of the CPU."""
+    return CudaClock() if on_gpu else CpuClock()
+
+
+class CudaClock:
+    """By CUDA events; as Clock."""
+
+    def interleaved(self, calls: Calls, rounds: int) -> dict[str, Times]:
+        """The device is kept busy before each call, so that launching is not timed."""
+        events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in calls}
+        for round_index in range(rounds):
+            for name, variants in calls.items():
+                call = variants[round_index % len(variants)]
+                start = torch.cuda.Event(enable_timing=True)
+                end = torch.cuda.Event(enable_timing=True)
+                torch.cuda._sleep(_HEAD_START_CYCLES)
+                start.record()
+                call()
+                end.record()
+                torch.cuda.synchronize()
+                events[name].append((start, end))
+        return {n: summary([a.elapsed_time(b) for a, b in pairs]) for n, pairs in events.items()}
+
+    def host_us(self, call: Call) -> float:
+        """The queue holds what 100 calls launch, so that none waits."""
+        return host_us(call, torch.cuda.synchronize, 100, 3)
+
+    def launches(self, calls: Mapping[str, Call]) -> dict[str, int]:
+        """As torch.profiler records them, in one session: beginning one takes long."""
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for call in calls.values():
+                torch.cuda._sleep(1000)
+                call()
+            torch.cuda.synchronize()
+        events = [
+            e
+            for e in profile.events()
+            if e.device_type == torch.autograd.DeviceType.CUDA
+            and not getattr(e, "is_user_annotation", False)
+        ]
+        events.sort(key=lambda event: event.time_range.start)
+        counts: list[int] = []
+        for event in events:
+            if _MARKER in event.name:
+                counts.append(0)
+            elif counts:
+                counts[-1] += 1
+        return dict(zip(calls, counts, strict=True)) if len(counts) == len(calls) else {}
+
+    def peak_mib(self, call: Call) -> float | None:
+        """Of the framework's allocator."""
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
         call()
         torch.cuda.synchronize()
-    return sum(1 for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA)
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+    def copy_rate(self) -> float:
+        """Of 4 GiB."""
+        source = torch.empty(2**32, dtype=torch.uint8, device="cuda").random_()
+        target = torch.empty_like(source)
+        times = self.interleaved({"copy": [lambda: target.copy_(source)]}, 10)["copy"]
+        return 2 * source.numel() / times.median * 1e3
+
+    def matrix_ms(self, products: Sequence[tuple[int, int, int]]) -> float:
+        """Six times each, the median."""
+        total = 0.0
+        for m, n, k in products:
+            a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+            b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
+            out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+            torch.mm(a, b, out=out)
+            calls = {"mm": [lambda a=a, b=b, out=out: torch.mm(a, b, out=out)]}
+            total += self.interleaved(calls, 6)["mm"].median
+        return total
 
 
-def peak_mib(call: Call) -> float:
-    """MiB that the call allocates at its peak beyond what was allocated before it."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+class CpuClock:
+    """By the host's clock; as Clock. To try a run, not to compare."""
 
+    def interleaved(self, calls: Calls, rounds: int) -> dict[str, Times]:
+        """Wall time."""
+        taken: dict[str, list[float]] = {name: [] for name in calls}
+        for round_index in range(rounds):
+            for name, variants in calls.items():
+                begin = time.perf_counter()
+                variants[round_index % len(variants)]()
+                taken[name].append((time.perf_counter() - begin) * 1e3)
+        return {name: summary(values) for name, values in taken.items()}
 
-def copy_rate() -> float:
-    """Bytes per second of a large device-to-device copy, read and written bytes counted."""
-    source = torch.empty(2**32, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    times = interleaved({"copy": [lambda: target.copy_(source)]}, 10)["copy"]
-    return 2 * source.numel() / times.median * 1e3
+    def host_us(self, call: Call) -> float:
+        """All of the time."""
+        return host_us(call, lambda: None, 1, 1)
 
+    def launches(self, calls: Mapping[str, Call]) -> dict[str, int]:
+        """Not measured."""
+        return {}
 
-def matrix_ms(products: Sequence[tuple[int, int, int]], rounds: int = 6) -> float:
-    """Milliseconds of bf16 matrix products [m, k] @ [k, n], each timed alone and summed."""
-    total = 0.0
-    for m, n, k in products:
-        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-        b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
-        out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-        torch.mm(a, b, out=out)
-        total += interleaved({"mm": [lambda a=a, b=b, out=out: torch.mm(a, b, out=out)]}, rounds)[
-            "mm"
-        ].median
-    return total
+    def peak_mib(self, call: Call) -> float | None:
+        """Not measured."""
+        return None
+
+    def copy_rate(self) -> float:
+        """Of 1 MiB."""
+        source = torch.zeros(2**20, dtype=torch.uint8)
+        target = torch.empty_like(source)
+        times = self.interleaved({"copy": [lambda: target.copy_(source)]}, 3)["copy"]
+        return 2 * source.numel() / times.median * 1e3
+
+    def matrix_ms(self, products: Sequence[tuple[int, int, int]]) -> float:
+        """Once each."""
+        total = 0.0
+        for m, n, k in products:
+            a, b = torch.ones(m, k), torch.ones(k, n)
+            total += self.interleaved({"mm": [lambda a=a, b=b: a @ b]}, 1)["mm"].median
+        return total

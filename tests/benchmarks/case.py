@@ -1,0 +1,127 @@
+"""What a benchmarked case is, and what it runs with: device, kernels, peers."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+Tensors = tuple[torch.Tensor, ...]
+Forward = Callable[..., Any]  # To a tensor, or to a tuple of tensors.
+_PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "cce": "cut-cross-entropy"}
+_MODULES = {
+    "liger": "liger_kernel.transformers.functional",
+    "quack": "quack",
+    "cce": "cut_cross_entropy",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One operation at one shape.
+
+    Attributes:
+        operation: Stem, e.g. "rms_norm".
+        shape: For people, e.g. "16384x4096".
+        make: Seed to input tensors; floating ones that need a gradient have requires_grad set.
+        forwards: Implementation to callable of those inputs; "eager" also takes them in float64.
+        bytes_forward: Least bytes to move, forward; 0 where matrix products are the limit.
+        bytes_full: The same for forward and backward.
+        products: Matrix products (m, n, k) of forward and backward, where they are the limit.
+        forward_products: Those of the forward alone.
+        has_error: Compare with float64 (needs the memory for it).
+        host: Measure the host's time per call too: a case that the launches decide.
+    """
+
+    operation: str
+    shape: str
+    make: Callable[[int], Tensors]
+    forwards: dict[str, Forward]
+    bytes_forward: float = 0
+    bytes_full: float = 0
+    products: Sequence[tuple[int, int, int]] = ()
+    forward_products: Sequence[tuple[int, int, int]] = ()
+    has_error: bool = True
+    host: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """What cases are made for.
+
+    Attributes:
+        device: "cuda", or "cpu" for a run that only tries everything.
+        kernels: Handle of each loaded kernel library.
+        compile: torch.compile in the way of this run.
+        peers: Names of the packages to compare with.
+    """
+
+    device: str
+    kernels: Mapping[str, int]
+    compile: Callable[[Forward], Forward]
+    peers: frozenset[str]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether times mean anything."""
+        return self.device == "cuda"
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Random numbers on the device."""
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def normal(
+        self, generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16
+    ) -> torch.Tensor:
+        """A leaf of random numbers that wants a gradient."""
+        values = torch.randn(*shape, generator=generator, device=self.device, dtype=dtype)
+        return values.requires_grad_()
+
+
+def installed_peers() -> frozenset[str]:
+    """The peers that can be imported; one that is there and cannot be is named."""
+    found = set()
+    for name, package in _PACKAGES.items():
+        try:
+            importlib.metadata.version(package)
+            importlib.import_module(_MODULES[name])
+        except importlib.metadata.PackageNotFoundError:  # An ImportError too.
+            continue
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:
+            print(f"{package} cannot be imported: {error}", file=sys.stderr)
+            continue
+        found.add(name)
+    return frozenset(found)
+
+
+def versions() -> dict[str, str]:
+    """Versions of the implementations that are installed."""
+    found = {"eager": torch.__version__, "torch.compile": torch.__version__}
+    for name, package in _PACKAGES.items():
+        try:
+            found[name] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def version_of(implementation: str, own: str) -> str:
+    """The version of an implementation, e.g. of "liger fp32 dW" or "F.rms_norm"."""
+    if implementation.startswith("F."):
+        return torch.__version__
+    return versions().get(implementation.split(" ")[0], own)
+
+
+def outputs(result: Any) -> Tensors:
+    """What a forward returns, always as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def computed(x: torch.Tensor) -> torch.Tensor:
+    """`x` in the dtype that models compute norms and losses in; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,156 @@
+"""tests.benchmarks without a GPU: every case computes what it says, and a whole run goes through."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fuseboard._home import find_home
+
+from tests.benchmarks import __main__ as program
+from tests.benchmarks import measure, timing
+from tests.benchmarks.case import Case
+from tests.benchmarks.suites import SUITES, cases_of
+
+FIELDS = {
+    "operation", "shape", "dtype", "impl", "impl_version", "fwd_ms", "full_ms", "host_us_fwd",
+    "host_us_full", "launches", "peak_mib", "share_of_limit_fwd", "share_of_limit_full",
+    "rel_error_vs_fp64", "native_rel_error_vs_fp64",
+}  # fmt: skip
+OPERATIONS = [(suite, operation) for suite in SUITES for operation in SUITES[suite].factories]
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """All kernels on the CPU, and no peers but torch."""
+    return program.make_bench(find_home().root, "cpu")
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs the program; returns its exit code and the folder it wrote to."""
+    monkeypatch.setenv("FUSEBOARD_HOME", str(find_home().root))
+
+    def call(*arguments: str) -> tuple[int, pathlib.Path]:
+        command = [*arguments, "--device", "cpu", "--rounds", "1", "--out", str(tmp_path)]
+        return program.main(command), tmp_path
+
+    return call
+
+
+@pytest.mark.parametrize("suite, operation", OPERATIONS)
+def test_all_implementations_agree_with_float64(bench, suite, operation):
+    cases = cases_of(SUITES[suite], bench, [operation], tiny=True)
+    assert len(cases) >= 2
+    for case in cases:
+        limit = 2e-2 if case.make(0)[0].dtype == torch.bfloat16 else 1e-6
+        found = measure.errors(case, case.forwards)
+        assert {"eager", "torch.compile", "fuseboard"} <= found.keys()
+        assert max(found.values()) < limit, (case.shape, found)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_shape_makes_a_case(bench, suite):
+    chosen = SUITES[suite]
+    cases = cases_of(chosen, bench)
+    assert len(cases) == sum(len(shapes) for shapes in chosen.shapes.values())
+    assert {case.operation for case in cases[: len(chosen.shapes)]} == set(chosen.shapes)
+    for case in cases:
+        assert (case.bytes_full > case.bytes_forward > 0) != bool(case.products)
+    assert {o for names in chosen.groups.values() for o in names} <= set(chosen.factories)
+    quick = cases_of(chosen, bench, quick=True)
+    assert {case.operation for case in quick} == set(chosen.shapes) and len(quick) <= len(cases)
+
+
+def test_a_run_writes_rows_and_a_page_with_its_pictures(run):
+    code, folder = run("--suite", "kernels", "softmax", "tvd", "--without", "torch.compile")
+    assert code == 0
+    result = json.loads((folder / "h200-kernels.json").read_text())
+    assert {row["operation"] for row in result["rows"]} == {"softmax", "tvd"}
+    assert {row["impl"] for row in result["rows"]} == {"eager", "fuseboard"}
+    for row in result["rows"]:
+        assert row.keys() >= FIELDS
+        assert row["fwd_ms"] > 0 and row["host_us_full"] > 0
+    page = (folder / "h200-kernels.md").read_text()
+    assert "### softmax" in page and "## losses" in page and "## Host time per call" in page
+    for picture in folder.glob("*.svg"):
+        assert f"]({picture.name})" in page
+
+
+def test_a_run_of_operations_without_groups_writes_their_own_pages(run):
+    code, folder = run("swiglu")
+    assert code == 0
+    assert "## swiglu" in (folder / "h200-foundation.md").read_text()
+
+
+def test_a_run_that_is_out_of_time_keeps_what_it_has(run, capsys):
+    code, folder = run("--suite", "kernels", "--seconds", "1e-9")
+    assert code == 0
+    assert "cases not measured" in capsys.readouterr().err
+    assert (folder / "h200-kernels.md").exists()
+
+
+def test_an_operation_that_is_unknown_is_named(run, capsys):
+    with pytest.raises(SystemExit):
+        run("--suite", "kernels", "rms_nrom")
+    assert "suite kernels has no operation 'rms_nrom', only rms_norm" in capsys.readouterr().err
+
+
+def failing(*tensors):
+    raise RuntimeError("no kernel image\nand more")
+
+
+def tiny_case(**forwards):
+    def make(seed):
+        return (
+            torch.randn(2, 3, generator=torch.Generator().manual_seed(seed), requires_grad=True),
+        )
+
+    every = {"eager": lambda x: x * 2, "fuseboard": lambda x: x + x, **forwards}
+    return Case("double", "2x3", make, every, 12.0, 24.0)
+
+
+def test_a_peer_that_fails_is_named_and_left_out(bench, capsys):
+    rows = measure.measure(tiny_case(liger=failing), bench, 1e12, 1)
+    assert [row["impl"] for row in rows] == ["eager", "fuseboard"]
+    assert "double 2x3: liger fails: ['no kernel image']" in capsys.readouterr().err
+
+
+def test_a_case_that_fails_does_not_end_the_run(bench, capsys):
+    assert program.measured(tiny_case(fuseboard=failing), bench, 1e12, 1) == []
+    assert "double 2x3 fails:" in capsys.readouterr().err
+
+
+def test_an_implementation_that_writes_over_its_inputs_spoils_nobody_elses(bench):
+    class InPlace(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * 2
+            x.data.zero_()
+            return y
+
+        @staticmethod
+        def backward(ctx, dy):
+            dx = dy * 2
+            dy.zero_()
+            return dx
+
+    found = measure.errors(tiny_case(), {"a": InPlace.apply, "b": lambda x: x * 2})
+    assert found == {"a": 0.0, "b": 0.0}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_gpus_clock_counts_launches_and_memory():
+    x = torch.ones(2**20, device="cuda")
+    clock = timing.clock(True)
+    calls = {"one": lambda: x + 1, "three": lambda: ((x + 1) * 2) - 3, "none": lambda: x.view(-1)}
+    assert clock.launches(calls) == {"one": 1, "three": 3, "none": 0}
+    assert clock.peak_mib(calls["one"]) == 4
+    times = clock.interleaved({name: [call] for name, call in calls.items()}, 3)
+    assert 0 < times["one"].median < times["three"].median
+    assert clock.host_us(calls["one"]) > 0
