@@ -25,8 +25,8 @@ struct Policy {
 };
 
 // Cuts by the number of inputs: about 64 bytes of a thread are under way at once. Measured with
-// swiglu on an H200, 8192 x 14336 bf16, OneInputCut with relu_squared: 100.0 % of the copy rate, with
-// 4 runs 98.2 %.
+// swiglu on an H200, 8192 x 14336 bf16, OneInputCut with relu_squared: 100.0 % of the copy rate,
+// with 4 runs 98.2 %.
 using OneInputCut = Cut<128, 2, 8>;
 // Two (forward): 128 threads 0.1663 ms with 2 runs each, 0.1673 with 1; 64 threads with 1 run
 // 0.1653, but 24 such blocks do not fit a multiprocessor of sm_86. A register limit below what the
