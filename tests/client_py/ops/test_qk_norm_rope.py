@@ -8,10 +8,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.client_py.ops.conftest import load
 from tests.client_py.ops.reference import (
-    TOLERANCE,
     GEMMA,
     LLAMA,
     NONE_CASTING,
+    TOLERANCE,
     assert_near,
     call_qk_norm_rope,
     llama_rms_norm,
