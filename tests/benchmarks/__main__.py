@@ -79,7 +79,7 @@ def measured(case: Case, bench: Bench, copy_rate: float, rounds: int) -> list[Ro
     torch._dynamo.reset()  # Or the ninth shape of a function would run eager.
     try:
         rows = measure(case, bench, copy_rate, rounds)
-    except (RuntimeError, torch.OutOfMemoryError):
+    except (RuntimeError, AttributeError, torch.OutOfMemoryError):
         print(f"{case.operation} {case.shape} fails:\n{traceback.format_exc()}", file=sys.stderr)
         rows = []
     for row in rows:

@@ -194,3 +194,37 @@ def tvd(bench: Bench, rows: int, vocab: int) -> Case:
     make = _distributions(bench, rows, vocab, torch.float32, (torch.softmax, torch.softmax))
     n = rows * vocab
     return Case("tvd", f"{rows}x{vocab}", make, forwards, 8 * n, 12 * n)
+
+
+def fused_linear_jsd(bench: Bench, rows: int, hidden: int, vocab: int) -> Case:
+    """JSD of two models of one width from their hidden states, beta 0.5, bf16."""
+
+    def make(seed: int) -> Tensors:
+        g = bench.generator(seed)
+        student, teacher = bench.normal(g, rows, hidden), bench.normal(g, rows, hidden)
+        heads = (bench.normal(g, vocab, hidden).detach() * hidden**-0.5 for _ in range(2))
+        student_head, teacher_head = heads
+        return student, student_head.requires_grad_(), teacher.detach(), teacher_head
+
+    def eager(x: Tensor, w: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        logs = (torch.log_softmax(computed(F.linear(h, head)), -1) for h, head in ((x, w), (y, v)))
+        return _eager_jsd(*logs)
+
+    kernel = bench.kernels["jsd"]
+    forwards: dict[str, Forward] = {
+        "eager": eager,
+        "torch.compile": bench.compile(eager),
+        "fuseboard": lambda x, w, y, v: torch.ops.fuseboard.fused_linear_jsd(
+            x, w, None, y, v, None, None, 0.5, -100, 1.0, 0, 0, kernel
+        ),
+    }
+    if "liger" in bench.peers:
+        from liger_kernel.transformers.functional import liger_fused_linear_jsd
+
+        forwards["liger"] = lambda x, w, y, v: liger_fused_linear_jsd(x, w, y, v)
+    logits = (rows, vocab, hidden)
+    products = [logits, logits, (rows, hidden, vocab), (vocab, hidden, rows)]
+    return Case(
+        "fused_linear_jsd", f"{rows}x{hidden}x{vocab}", make, forwards, products=products,
+        forward_products=products[:2], has_error=rows * vocab <= 2**28,
+    )  # fmt: skip

@@ -60,11 +60,13 @@ _KERNELS = Suite(
         "kl_div": loss_cases.kl_div,
         "jsd": loss_cases.jsd,
         "tvd": loss_cases.tvd,
+        "fused_linear_jsd": loss_cases.fused_linear_jsd,
     },
     shapes={
         **dict.fromkeys(
             ("rms_norm", "fused_add_rms_norm", "modulated_rms_norm", "layer_norm"), _ROWS
         ),
+        "fused_linear_jsd": [(1024, 4096, 128256), (64, 4096, 128256), (4096, 4096, 128256)],
         "softmax": [(8192, 4096), (64, 4096), (2048, 50257), (2048, 32768)],
         **dict.fromkeys(("rope", "qk_norm_rope"), _HEADS),
         **dict.fromkeys(("swiglu", "geglu_tanh", "geglu_exact", "relu_squared"), _GATES),
@@ -75,9 +77,16 @@ _KERNELS = Suite(
     tiny={
         **dict.fromkeys(("rope", "qk_norm_rope"), _TINY_HEADS),
         "modulated_rms_norm": [(32, 16), (3, 9)],
+        "fused_linear_jsd": [(8, 16, 32), (5, 16, 33)],
     },
     groups={
-        "norms": ("rms_norm", "fused_add_rms_norm", "modulated_rms_norm", "layer_norm", "softmax"),
+        "norms": (
+            "rms_norm",
+            "fused_add_rms_norm",
+            "modulated_rms_norm",
+            "layer_norm",
+            "softmax",
+        ),
         "rotations": ("rope", "qk_norm_rope"),
         "activations": ("swiglu", "geglu_tanh", "geglu_exact", "relu_squared"),
         "losses": ("cross_entropy", "kl_div", "jsd", "tvd"),
@@ -132,7 +141,7 @@ SUITES = {"foundation": _FOUNDATION, "kernels": _KERNELS}
 
 
 def _library(operation: str) -> str:
-    other = {"fused_linear_cross_entropy": "cross_entropy"}
+    other = {"fused_linear_cross_entropy": "cross_entropy", "fused_linear_jsd": "jsd"}
     return other.get(operation, operation.removesuffix("_tanh").removesuffix("_exact"))
 
 

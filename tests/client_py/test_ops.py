@@ -39,6 +39,13 @@ def jensen_shannon(x, y):
     return both / 2 / x[..., 0].numel()
 
 
+def scaled_reference(h, w, t):
+    logits = F.linear(h, w) / 2
+    logp = torch.log_softmax(logits, -1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    return F.cross_entropy(logits, t, reduction="none"), torch.where(t == -100, 0.0, entropy)
+
+
 def qk_reference(q, k, w, v, cos, sin):
     return tuple(
         reference.qk_norm_rope(heads, weight, cos, sin) for heads, weight in ((q, w), (k, v))
@@ -169,6 +176,28 @@ CASES = {
         lambda h, w, t: ops.fused_linear_cross_entropy(h, w, t, reduction="none"),
         lambda h, w, t: F.cross_entropy(F.linear(h, w).movedim(-1, 1), t, reduction="none"),
         lambda: (leaf(2, 3, 5), leaf(7, 5), LABELS.view(2, 3)),
+    ),
+    "selected_log_probs": (
+        lambda h, w, t, b: ops.selected_log_probs(h, w, t, b, temperature=2.0),
+        lambda h, w, t, b: (
+            -F.cross_entropy((F.linear(h, w, b) / 2).movedim(-1, 1), t, reduction="none")
+        ),
+        lambda: (leaf(2, 3, 5), leaf(7, 5), LABELS.view(2, 3), leaf(7)),
+    ),
+    "fused_linear_scaled_cross_entropy": (
+        lambda h, w, t: ops.fused_linear_scaled_cross_entropy(h, w, t, temperature=2.0),
+        scaled_reference,
+        lambda: (leaf(6, 5), leaf(7, 5), LABELS),
+    ),
+    "fused_linear_jsd": (
+        lambda h, w, g, v: ops.fused_linear_jsd(h, w, g, v, label=LABELS.to(h.device)),
+        lambda h, w, g, v: jensen_shannon(
+            *(
+                torch.log_softmax(F.linear(x, y), -1)[LABELS.to(h.device) != -100]
+                for x, y in ((h, w), (g, v))
+            )
+        ),
+        lambda: (leaf(6, 5), leaf(7, 5), torch.randn(6, 4), torch.randn(7, 4)),
     ),
     "kl_div": (
         ops.kl_div,

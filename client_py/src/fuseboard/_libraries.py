@@ -22,7 +22,12 @@ from fuseboard._errors import ArtifactError, FuseboardError
 from fuseboard._plan import Artifact, ArtifactKind
 
 _log = logging.getLogger("fuseboard")
-_LIBRARY_OF = {"fused_linear_cross_entropy": "cross_entropy"}  # Others have their own name.
+_LIBRARY_OF = {  # Others have their own name.
+    "fused_linear_cross_entropy": "cross_entropy",
+    "fused_linear_jsd": "jsd",
+    "fused_linear_scaled_cross_entropy": "cross_entropy",
+    "selected_log_probs": "cross_entropy",
+}
 _DIGEST = re.compile(r'^sha256: "([0-9a-f]{64})"$', re.MULTILINE)
 
 _lock = threading.Lock()

@@ -16,7 +16,13 @@ from fuseboard.nn._losses import (
     LinearCrossEntropyLoss,
     TVDLoss,
 )
-from fuseboard.nn._norms import FusedAddRMSNorm, LayerNorm, ModulatedRMSNorm, RMSNorm, Softmax
+from fuseboard.nn._norms import (
+    FusedAddRMSNorm,
+    LayerNorm,
+    ModulatedRMSNorm,
+    RMSNorm,
+    Softmax,
+)
 from fuseboard.nn._rotations import QKNormRope
 
 __all__ = [

@@ -17,6 +17,11 @@ Environment: FUSEBOARD_HOME names the installation; FUSEBOARD_DISABLE=1 runs the
 
 from fuseboard.ops._activations import geglu, geglu_packed, relu_squared, swiglu, swiglu_packed
 from fuseboard.ops._divergences import jsd, kl_div, tvd
+from fuseboard.ops._linear_losses import (
+    fused_linear_jsd,
+    fused_linear_scaled_cross_entropy,
+    selected_log_probs,
+)
 from fuseboard.ops._losses import cross_entropy, fused_linear_cross_entropy
 from fuseboard.ops._norms import (
     fused_add_rms_norm,
@@ -31,6 +36,8 @@ __all__ = [
     "cross_entropy",
     "fused_add_rms_norm",
     "fused_linear_cross_entropy",
+    "fused_linear_jsd",
+    "fused_linear_scaled_cross_entropy",
     "geglu",
     "geglu_packed",
     "jsd",
@@ -41,6 +48,7 @@ __all__ = [
     "relu_squared",
     "rms_norm",
     "rope",
+    "selected_log_probs",
     "softmax",
     "swiglu",
     "swiglu_packed",

@@ -8,6 +8,7 @@ import torch
 
 _CASTINGS = {"llama": 0, "gemma": 1, "none": 2}
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+ACCUMULATIONS = {"auto": 0, "weight": 1, "float32": 2}
 _DIVERGENCE_REDUCTIONS = {**_REDUCTIONS, "batchmean": 3}
 
 
@@ -78,3 +79,31 @@ def flat(tensor: torch.Tensor | None, dimensions: int) -> torch.Tensor | None:
     if tensor is None or dimensions == 1:
         return tensor
     return tensor.flatten(-dimensions)
+
+
+def check_class_numbers(target: torch.Tensor) -> None:
+    """Checks that a target is not one of probabilities.
+
+    Raises:
+        TypeError: It is.
+    """
+    if target.is_floating_point():
+        raise TypeError(
+            f"target has dtype {target.dtype}, want int64 or int32: class probabilities are not "
+            "supported"
+        )
+
+
+def check_target(input: torch.Tensor, target: torch.Tensor) -> None:
+    """Checks the target of hidden states.
+
+    Raises:
+        TypeError: It holds probabilities.
+        ValueError: It has not one number for each row.
+    """
+    check_class_numbers(target)
+    if target.shape != input.shape[:-1]:
+        raise ValueError(
+            f"target has shape {list(target.shape)}, but input has shape {list(input.shape)}, "
+            "want [...] of [..., in_features]"
+        )

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 import torch
 
 from fuseboard._libraries import kernel_handle
-from fuseboard.ops._arguments import choice, reduction_number
+from fuseboard.ops._arguments import (
+    ACCUMULATIONS,
+    check_class_numbers,
+    check_target,
+    choice,
+    reduction_number,
+)
 
 Tensor = torch.Tensor
-_ACCUMULATIONS = {"auto": 0, "weight": 1, "float32": 2}
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,7 +111,7 @@ def cross_entropy(
         >>> round(ops.cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3])).item(), 4)
         1.3863
     """
-    _check_target(target)
+    check_class_numbers(target)
     rows_shape = input.shape[:1] + input.shape[2:] if input.dim() > 1 else input.shape[1:]
     if input.dim() == 0 or target.shape != rows_shape:
         raise ValueError(
@@ -202,13 +207,8 @@ def fused_linear_cross_entropy(
         >>> round(ops.fused_linear_cross_entropy(h, w, torch.tensor([0, 3])).item(), 4)
         1.3863
     """
-    _check_target(target)
-    if target.shape != input.shape[:-1]:
-        raise ValueError(
-            f"target has shape {list(target.shape)}, but input has shape {list(input.shape)}, "
-            "want [...] of [..., in_features]"
-        )
-    numbers = reduction_number(reduction), choice("accumulate", accumulate, _ACCUMULATIONS)
+    check_target(input, target)
+    numbers = reduction_number(reduction), choice("accumulate", accumulate, ACCUMULATIONS)
     kernel = kernel_handle("fused_linear_cross_entropy")
     loss, z_loss = torch.ops.fuseboard.fused_linear_cross_entropy(
         input.reshape(-1, input.shape[-1]), linear_weight, linear_bias, target.reshape(-1), weight,
@@ -218,14 +218,6 @@ def fused_linear_cross_entropy(
     if reduction == "none":
         loss, z_loss = loss.view(target.shape), z_loss.view(target.shape)
     return (loss, z_loss) if return_z_loss else loss
-
-
-def _check_target(target: Tensor) -> None:
-    if target.is_floating_point():
-        raise TypeError(
-            f"target has dtype {target.dtype}, want int64 or int32: class probabilities are not "
-            "supported"
-        )
 
 
 def _rows(input: Tensor) -> Tensor:
