@@ -140,6 +140,32 @@ def layer_norm(bench: Bench, rows: int, hidden: int) -> Case:
     return Case("layer_norm", f"{rows}x{hidden}", make, forwards, 4 * n, 10 * n)
 
 
+def group_norm(bench: Bench, batch: int, channels: int, pixels: int, groups: int) -> Case:
+    """GroupNorm of [batch, channels, pixels], bf16; eager is F.group_norm."""
+
+    def make(seed: int) -> Tensors:
+        g = bench.generator(seed)
+        x = bench.normal(g, batch, channels, pixels)
+        return x, bench.normal(g, channels), bench.normal(g, channels)
+
+    def eager(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.group_norm(x, groups, w, b, 1e-5)
+
+    kernel = bench.kernels["group_norm"]
+    forwards: dict[str, Forward] = {
+        "eager": eager,
+        "torch.compile": bench.compile(eager),
+        "fuseboard": lambda x, w, b: torch.ops.fuseboard.group_norm(x, groups, w, b, 1e-5, kernel),
+    }
+    if "liger" in bench.peers:
+        from liger_kernel.transformers.functional import liger_group_norm
+
+        forwards["liger"] = lambda x, w, b: liger_group_norm(x, w, b, channels, groups, 1e-5)
+    n = batch * channels * pixels
+    shape = f"{batch}x{channels}x{pixels} groups {groups}"
+    return Case("group_norm", shape, make, forwards, 4 * n, 10 * n)
+
+
 def softmax(bench: Bench, rows: int, cols: int) -> Case:
     """Softmax over the last dimension, bf16; eager is F.softmax."""
 

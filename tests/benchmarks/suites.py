@@ -49,6 +49,7 @@ _KERNELS = Suite(
         "fused_add_rms_norm": norm_cases.fused_add_rms_norm,
         "modulated_rms_norm": norm_cases.modulated_rms_norm,
         "layer_norm": norm_cases.layer_norm,
+        "group_norm": norm_cases.group_norm,
         "softmax": norm_cases.softmax,
         "rope": rotation_cases.rope,
         "qk_norm_rope": rotation_cases.qk_norm_rope,
@@ -66,6 +67,7 @@ _KERNELS = Suite(
         **dict.fromkeys(
             ("rms_norm", "fused_add_rms_norm", "modulated_rms_norm", "layer_norm"), _ROWS
         ),
+        "group_norm": [(32, 512, 4096, 32), (1, 64, 1024, 8), (32, 320, 3969, 32)],
         "fused_linear_jsd": [(1024, 4096, 128256), (64, 4096, 128256), (4096, 4096, 128256)],
         "softmax": [(8192, 4096), (64, 4096), (2048, 50257), (2048, 32768)],
         **dict.fromkeys(("rope", "qk_norm_rope"), _HEADS),
@@ -77,6 +79,7 @@ _KERNELS = Suite(
     tiny={
         **dict.fromkeys(("rope", "qk_norm_rope"), _TINY_HEADS),
         "modulated_rms_norm": [(32, 16), (3, 9)],
+        "group_norm": [(3, 8, 5, 4), (2, 6, 7, 1)],
         "fused_linear_jsd": [(8, 16, 32), (5, 16, 33)],
     },
     groups={
@@ -86,6 +89,7 @@ _KERNELS = Suite(
             "modulated_rms_norm",
             "layer_norm",
             "softmax",
+            "group_norm",
         ),
         "rotations": ("rope", "qk_norm_rope"),
         "activations": ("swiglu", "geglu_tanh", "geglu_exact", "relu_squared"),

@@ -121,6 +121,11 @@ MODULES = {
         lambda: nn.LayerNorm((2, 4), 1e-3, bias=False),
         lambda: (randn(5, 2, 4),),
     ),
+    "GroupNorm": (
+        lambda: ours.GroupNorm(4, 8),
+        lambda: nn.GroupNorm(4, 8),
+        lambda: (randn(3, 8, 5),),
+    ),
     "Softmax": (lambda: ours.Softmax(-1), lambda: nn.Softmax(-1), lambda: (randn(5, 8),)),
     "QKNormRope": (
         lambda: ours.QKNormRope(16),

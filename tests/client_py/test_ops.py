@@ -86,6 +86,11 @@ CASES = {
         lambda x, w: F.layer_norm(x, (5, 8), w),
         lambda: (leaf(2, 5, 8), leaf(5, 8)),
     ),
+    "group_norm": (
+        lambda x, w, b: ops.group_norm(x, 4, w, b),
+        lambda x, w, b: F.group_norm(x, 4, w, b),
+        lambda: (leaf(3, 8, 5), leaf(8), leaf(8)),
+    ),
     "softmax": (ops.softmax, lambda x: F.softmax(x, -1), lambda: (leaf(5, 19),)),
     "softmax of the first dimension": (
         lambda x: ops.softmax(x, 0),
@@ -310,6 +315,7 @@ def test_compiles_without_a_graph_break(name):
         (lambda x: ops.layer_norm(x, 8, bias=x), r"bias has shape \[4, 8\].*\[8\]"),
         (lambda x: ops.layer_norm(x, ()), r"normalized_shape is \[\]"),
         (lambda x: ops.modulated_rms_norm(x, (4, 8), x, x), r"is \[4, 8\], want one dimension"),
+        (lambda x: ops.group_norm(x, 3), r"num_groups is 3.*\[4, 8\]"),
         (lambda x: ops.softmax(x, 2), "dim is 2, but input has 2 dimensions"),
         (lambda x: ops.swiglu(x, x[:2]), r"(?s)swiglu.*4.*2"),
         (lambda x: ops.swiglu_packed(x[:, :7]), "swiglu_packed.*7"),

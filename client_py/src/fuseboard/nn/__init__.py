@@ -18,6 +18,7 @@ from fuseboard.nn._losses import (
 )
 from fuseboard.nn._norms import (
     FusedAddRMSNorm,
+    GroupNorm,
     LayerNorm,
     ModulatedRMSNorm,
     RMSNorm,
@@ -29,6 +30,7 @@ __all__ = [
     "GEGLU",
     "CrossEntropyLoss",
     "FusedAddRMSNorm",
+    "GroupNorm",
     "JSDLoss",
     "KLDivLoss",
     "LayerNorm",

@@ -126,6 +126,19 @@ class LayerNorm(nn.LayerNorm):
         return ops.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
+class GroupNorm(nn.GroupNorm):
+    """torch.nn.GroupNorm, with its arguments, through ops.group_norm.
+
+    Example:
+        >>> nn.GroupNorm(4, 8)(torch.randn(2, 8, 5)).shape
+        torch.Size([2, 8, 5])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Shape and dtype of `input`."""
+        return ops.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
 class Softmax(nn.Softmax):
     """torch.nn.Softmax through ops.softmax.
 

@@ -25,6 +25,7 @@ from fuseboard.ops._linear_losses import (
 from fuseboard.ops._losses import cross_entropy, fused_linear_cross_entropy
 from fuseboard.ops._norms import (
     fused_add_rms_norm,
+    group_norm,
     layer_norm,
     modulated_rms_norm,
     rms_norm,
@@ -40,6 +41,7 @@ __all__ = [
     "fused_linear_scaled_cross_entropy",
     "geglu",
     "geglu_packed",
+    "group_norm",
     "jsd",
     "kl_div",
     "layer_norm",

@@ -193,6 +193,43 @@ def layer_norm(
     return y if n == 1 else y.view(input.shape)
 
 
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(input - mean) / sqrt(var + eps) * weight + bias over each group of channels of each example.
+
+    Args:
+        input: [batch, channels, ...], any strides.
+        num_groups: Groups of neighbouring channels; it divides their number.
+        weight: [channels], of any floating dtype, or None.
+        bias: As `weight`.
+        eps: Added to the variance, which is the biased one.
+
+    Returns:
+        Shape and dtype of `input`.
+
+    Raises:
+        ValueError: `num_groups` does not divide the channels.
+        RuntimeError: A parameter does not fit.
+
+    Example:
+        >>> ops.group_norm(torch.randn(2, 8, 5), 4).shape
+        torch.Size([2, 8, 5])
+    """
+    if input.dim() < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        raise ValueError(
+            f"num_groups is {num_groups}, want a divisor of the channels of input, which has shape "
+            f"{list(input.shape)}"
+        )
+    kernel = kernel_handle("group_norm")
+    y: Tensor = torch.ops.fuseboard.group_norm(input, num_groups, weight, bias, eps, kernel)
+    return y
+
+
 def softmax(input: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> Tensor:
     """exp(input - max) / sum(exp(input - max)) along one dimension.
 
