@@ -4,7 +4,7 @@
 #ifndef KERNELS_GROUP_NORM_GROUP_FRAME_CUH_
 #define KERNELS_GROUP_NORM_GROUP_FRAME_CUH_
 
-#include "kernels/common/reduce.cuh"
+#include "kernels/common/cluster_exchange.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/group_norm/group_norm_policy.h"
 
@@ -31,27 +31,9 @@ __device__ __forceinline__ float2 BlockSumPair(float2 value, float2* shared) {
   return WarpSumPair(has_warp ? shared[lane] : make_float2(0.0f, 0.0f), kWarpThreads);
 }
 
-// Over the blocks of the cluster, of what all threads of a block have alike; see ClusterSum.
-__device__ __forceinline__ float2 ClusterSumPair(float2 value, float2* shared) {
-  const uint32_t blocks = ClusterSize();
-  if (threadIdx.x < blocks) {
-    auto* slot = reinterpret_cast<float*>(shared + ClusterRank());
-    ClusterStore(slot, threadIdx.x, value.x);
-    ClusterStore(slot + 1, threadIdx.x, value.y);
-  }
-  ClusterArrive();
-  ClusterWait();
-  value = {0.0f, 0.0f};
-  for (uint32_t i = 0; i < blocks; ++i) {
-    value.x += shared[i].x;
-    value.y += shared[i].y;
-  }
-  return value;
-}
-
 struct PairStorage {
   float2 block[kMaxWarps];
-  float2 cluster[kMaxClusterBlocks];
+  ClusterExchange exchange;
 };
 
 // The packs of a group are cut into runs that a warp, or the part of it that has a group, reads at

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(1024, 1)
   __shared__ PairStorage storage;
   const BackwardShared shared(args);
   const bool in_cluster = ClusterSize() > 1;
-  if (in_cluster) ClusterArrive();
+  ArriveForExchange(&storage.exchange);
   const Place place = Place::Of<kPacks>();
   const bool active = place.group < args.all_groups;
   const uint32_t group = active ? place.group : 0;
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(1024, 1)
 
   float2 means = BlockSumPair(SumChannels(args, shared, place, rstd), storage.block);
   if (in_cluster) {
-    ClusterWait();  // No block may write to another's memory before that one runs.
-    means = ClusterSumPair(means, storage.cluster);
+    ClusterWait();  // Now all blocks are there to be written to.
+    means = ClusterSumPair(means, &storage.exchange, 0);
   }
   if (args.dx == nullptr) return;
   // dx = dy * weight * rstd + (x - mean) * slope + offset

@@ -62,9 +62,10 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     GroupNormForwardKernel(const __grid_constant__ ForwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
   extern __shared__ float2 affine_of_groups[];
-  __shared__ PairStorage storage[2];
+  __shared__ PairStorage storage;
+  __shared__ float2 block_again[kMaxWarps];
   const bool in_cluster = ClusterSize() > 1;
-  if (in_cluster) ClusterArrive();
+  ArriveForExchange(&storage.exchange);
   const Place place = Place::Of<kPacks>();
   const bool active = place.group < args.all_groups;
   const uint32_t group = active ? place.group : 0;
@@ -94,19 +95,19 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   }
 
   const auto zero = static_cast<uint32_t>(args.group_packs) >> 31;
-  const auto moments = [&](float from, PairStorage& shared) {
+  const auto moments = [&](float from, float2* block, uint32_t turn) {
     float2 sums = held.SumsFrom(from, left, place.width, zero);
-    sums = BlockSumPair(sums, shared.block);
-    if (in_cluster) sums = ClusterSumPair(sums, shared.cluster);
+    sums = BlockSumPair(sums, block);
+    if (in_cluster) sums = ClusterSumPair(sums, &storage.exchange, turn);
     return MomentsOf(sums, args.inverse_elements);
   };
-  if (in_cluster) ClusterWait();  // No block may write to another's memory before that one runs.
-  Moments m = moments(reference, storage[0]);
-  // Alike for all threads of a group, but a warp may have several groups.
+  if (in_cluster) ClusterWait();  // Now all blocks are there to be written to.
+  Moments m = moments(reference, storage.block, 0);
+  // Alike for all threads of a group, and the groups of a block meet at the sums' barrier.
   const bool far = IsFar(m);
-  if (__any_sync(0xffffffffu, far)) {
+  if (blockDim.y > 1 ? __syncthreads_or(far) != 0 : far) {
     const float nearer = reference + m.shift;
-    const Moments again = moments(nearer, storage[1]);
+    const Moments again = moments(nearer, block_again, 1);
     if (far) {
       reference = nearer;
       m = again;
