@@ -76,17 +76,6 @@ __device__ __forceinline__ float LoadOr(float other, int32_t dtype, const void* 
   return value[0];
 }
 
-// The pack as bits that the compiler takes for new ones: it would keep the floats that it unpacked
-// before, in twice the registers. `zero` is 0, which the compiler does not know.
-template <typename T, int kLanes>
-__device__ __forceinline__ Lanes<T, kLanes> Renewed(Lanes<T, kLanes> pack, uint32_t zero) {
-  if constexpr (!std::is_same_v<T, float>) {
-#pragma unroll
-    for (uint32_t& word : pack.word) word ^= zero;
-  }
-  return pack;
-}
-
 }  // namespace fuseboard::group_norm
 
 #endif  // KERNELS_GROUP_NORM_GROUP_FRAME_CUH_
