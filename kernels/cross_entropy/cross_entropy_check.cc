@@ -96,6 +96,7 @@ const char* CheckCommon(const FbCall* call, int32_t device_type, int32_t num_inp
           CheckCall(call, device_type, num_inputs, num_outputs, sizeof(FbCrossEntropyParams))) {
     return why;
   }
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): CheckCall refuses a call that is NULL.
   if (const char* why = CheckParams(*static_cast<const FbCrossEntropyParams*>(call->params))) {
     return why;
   }

@@ -20,7 +20,7 @@ float ValueOr(float other, const FbTensor& vector, int64_t index) {
   if (IsAbsent(vector)) return other;
   float value = 0.0f;
   DispatchFloat(vector.dtype, [&](auto tag) {
-    using W = typename decltype(tag)::type;
+    using W = decltype(tag)::type;
     LoadBlock(static_cast<const W*>(vector.data) + index, &value, 1);
   });
   return value;
@@ -170,7 +170,7 @@ void BackwardGroup(const BackwardCall& b, int64_t group, float* dweight, float* 
 int32_t ForwardCpu(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
   DispatchFloat(f.x.dtype, [&](auto tag) {
-    using X = typename decltype(tag)::type;
+    using X = decltype(tag)::type;
     const int64_t grain = GrainRows(f.shape.group_elements());
     ParallelFor(*call, f.shape.all_groups(), grain, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) ForwardGroup<X>(f, group);
@@ -188,7 +188,7 @@ int32_t BackwardCpu(const FbCall* call, void* workspace) {
   float* const of_bias =
       IsAbsent(b.dbias) || sums == nullptr ? nullptr : sums + (IsAbsent(b.dweight) ? 0 : of_one);
   DispatchFloat(b.x.dtype, [&](auto tag) {
-    using X = typename decltype(tag)::type;
+    using X = decltype(tag)::type;
     const int64_t grain = GrainRows(b.shape.group_elements());
     ParallelFor(*call, b.shape.all_groups(), grain, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {

@@ -47,7 +47,8 @@ def compare(tensors, target, kernel, used=BOTH, chunk_bytes=0, dweight_dtype=0, 
     )
     for a, b in zip(gradients, wanted, strict=True):
         assert a.dtype == dtype
-        assert_near(a, b)
+        # In 16 bits the entropy's gradient is a difference of logits that were rounded themselves.
+        assert_near(a, b, slack=3.0 if dtype.itemsize == 2 else 1.0)
     if tensors[0].requires_grad:
         assert (gradients[0][ignored] == 0).all()
 

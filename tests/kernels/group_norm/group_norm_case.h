@@ -106,7 +106,8 @@ class Reference {
   Gradients Backward(const testing::TestTensor& dy) const {
     Gradients out = {std::vector<double>(mean_.size()), std::vector<double>(mean_.size()),
                      std::vector<double>(case_.channels), std::vector<double>(case_.channels)};
-    const auto count = static_cast<double>(case_.channels / case_.groups * case_.elements);
+    const int64_t group_channels = case_.channels / case_.groups;
+    const auto count = static_cast<double>(group_channels * case_.elements);
     for (int64_t row = 0; row < case_.examples * case_.channels; ++row) {
       double sum = 0.0;
       double product = 0.0;

@@ -196,7 +196,7 @@ void Tune(const Bench& bench, const std::vector<int64_t>& widths) {
 
 int Main(int argc, char** argv) {
   std::vector<int64_t> widths;
-  for (int i = 2; i < argc; ++i) widths.push_back(std::atoll(argv[i]));
+  for (int i = 2; i < argc; ++i) widths.push_back(std::strtoll(argv[i], nullptr, 10));
   if (widths.empty()) {
     widths = {128, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 131072, 262144};
   }
