@@ -211,20 +211,67 @@ def fused_linear_jsd(bench: Bench, rows: int, hidden: int, vocab: int) -> Case:
         return _eager_jsd(*logs)
 
     kernel = bench.kernels["jsd"]
+
+    def fused(dweight_dtype: int) -> Forward:
+        return lambda x, w, y, v: torch.ops.fuseboard.fused_linear_jsd(
+            x, w, None, y, v, None, None, 0.5, -100, 1.0, dweight_dtype, 0, kernel
+        )
+
     forwards: dict[str, Forward] = {
         "eager": eager,
         "torch.compile": bench.compile(eager),
-        "fuseboard": lambda x, w, y, v: torch.ops.fuseboard.fused_linear_jsd(
-            x, w, None, y, v, None, None, 0.5, -100, 1.0, 0, 0, kernel
-        ),
+        "fuseboard": fused(1),
+        "fuseboard fp32 dW": fused(2),
     }
     if "liger" in bench.peers:
-        from liger_kernel.transformers.functional import liger_fused_linear_jsd
+        from liger_kernel.transformers.functional import liger_fused_linear_jsd as flj
 
-        forwards["liger"] = lambda x, w, y, v: liger_fused_linear_jsd(x, w, y, v)
+        forwards["liger"] = lambda x, w, y, v: flj(x, w, y, v)
+        forwards["liger fp32 dW"] = lambda x, w, y, v: flj(x, w, y, v, accum_dtype=torch.float32)
     logits = (rows, vocab, hidden)
     products = [logits, logits, (rows, hidden, vocab), (vocab, hidden, rows)]
     return Case(
         "fused_linear_jsd", f"{rows}x{hidden}x{vocab}", make, forwards, products=products,
         forward_products=products[:2], has_error=rows * vocab <= 2**28,
+    )  # fmt: skip
+
+
+def selected_log_probs(bench: Bench, rows: int, hidden: int, vocab: int) -> Case:
+    """The log-probability of each label, bf16; Liger's is its scaled cross entropy with another sign."""
+
+    def make(seed: int) -> Tensors:
+        g = bench.generator(seed)
+        x = bench.normal(g, rows, hidden)
+        w = (bench.normal(g, vocab, hidden).detach() * hidden**-0.5).requires_grad_()
+        return x, w, labels(bench, rows, vocab, seed, 0)
+
+    def eager(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        return torch.log_softmax(computed(F.linear(x, w)), -1).gather(1, t[:, None])[:, 0]
+
+    def liger(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        # Here, so that a Liger without it, or without what it needs, is named and left out.
+        from liger_kernel.ops import LigerFusedLinearScaledCrossEntropyFunction
+
+        loss: Tensor = LigerFusedLinearScaledCrossEntropyFunction.apply(x, w, t)
+        return -loss
+
+    kernel = bench.kernels["cross_entropy"]
+
+    def fused(dweight_dtype: int) -> Forward:
+        return lambda x, w, t: torch.ops.fuseboard.selected_log_probs(
+            x, w, None, t, -100, 0.0, 1.0, 1.0, dweight_dtype, 0, kernel
+        )
+
+    forwards: dict[str, Forward] = {
+        "eager": eager,
+        "torch.compile": bench.compile(eager),
+        "fuseboard": fused(1),
+        "fuseboard fp32 dW": fused(2),
+    }
+    if "liger" in bench.peers:
+        forwards["liger"] = liger
+    products = [(rows, vocab, hidden), (rows, hidden, vocab), (vocab, hidden, rows)]
+    return Case(
+        "selected_log_probs", f"{rows}x{hidden}x{vocab}", make, forwards, products=products,
+        forward_products=products[:1], has_error=rows * vocab <= 2**31,
     )  # fmt: skip

@@ -41,6 +41,7 @@ _GATES = [(8192, 14336), (64, 14336), (8192, 14337)]
 _HEADS = [(4, 4096, (32, 8), 128), (1, 64, (32, 8), 128), (4, 2048, (32, 32), 80)]
 _CLASSES = [(4096, 128256), (64, 128256), (4096, 50257)]
 _TINY_HEADS = [(2, 3, (4, 2), 8), (1, 2, (2, 2), 6)]
+_TINY_HEAD = [(8, 16, 32), (5, 16, 33)]
 _TINY = [(4, 16), (3, 9)]
 
 _KERNELS = Suite(
@@ -61,6 +62,7 @@ _KERNELS = Suite(
         "kl_div": loss_cases.kl_div,
         "jsd": loss_cases.jsd,
         "tvd": loss_cases.tvd,
+        "selected_log_probs": loss_cases.selected_log_probs,
         "fused_linear_jsd": loss_cases.fused_linear_jsd,
     },
     shapes={
@@ -68,6 +70,7 @@ _KERNELS = Suite(
             ("rms_norm", "fused_add_rms_norm", "modulated_rms_norm", "layer_norm"), _ROWS
         ),
         "group_norm": [(32, 512, 4096, 32), (1, 64, 1024, 8), (32, 320, 3969, 32)],
+        "selected_log_probs": [(8192, 4096, 128256), (64, 4096, 128256)],
         "fused_linear_jsd": [(1024, 4096, 128256), (64, 4096, 128256), (4096, 4096, 128256)],
         "softmax": [(8192, 4096), (64, 4096), (2048, 50257), (2048, 32768)],
         **dict.fromkeys(("rope", "qk_norm_rope"), _HEADS),
@@ -80,7 +83,7 @@ _KERNELS = Suite(
         **dict.fromkeys(("rope", "qk_norm_rope"), _TINY_HEADS),
         "modulated_rms_norm": [(32, 16), (3, 9)],
         "group_norm": [(3, 8, 5, 4), (2, 6, 7, 1)],
-        "fused_linear_jsd": [(8, 16, 32), (5, 16, 33)],
+        **dict.fromkeys(("selected_log_probs", "fused_linear_jsd"), _TINY_HEAD),
     },
     groups={
         "norms": (
@@ -94,6 +97,7 @@ _KERNELS = Suite(
         "rotations": ("rope", "qk_norm_rope"),
         "activations": ("swiglu", "geglu_tanh", "geglu_exact", "relu_squared"),
         "losses": ("cross_entropy", "kl_div", "jsd", "tvd"),
+        "heads": ("selected_log_probs", "fused_linear_jsd"),
     },
     quick={},
     compiled=1,
@@ -145,7 +149,8 @@ SUITES = {"foundation": _FOUNDATION, "kernels": _KERNELS}
 
 
 def _library(operation: str) -> str:
-    other = {"fused_linear_cross_entropy": "cross_entropy", "fused_linear_jsd": "jsd"}
+    other = dict.fromkeys(("fused_linear_cross_entropy", "selected_log_probs"), "cross_entropy")
+    other["fused_linear_jsd"] = "jsd"
     return other.get(operation, operation.removesuffix("_tanh").removesuffix("_exact"))
 
 

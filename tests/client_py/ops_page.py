@@ -32,7 +32,7 @@ def keys(name: str) -> str:
     """The state of a module of any size, all its options on."""
     sizes = {"QKNormRope": (8,), "SwiGLU": (8, 8), "GEGLU": (8, 8), "JSDLoss": (), "Softmax": (-1,)}
     sizes["GroupNorm"] = (4, 8)
-    sizes["LinearCrossEntropyLoss"] = (8, 8)
+    sizes |= dict.fromkeys(("LinearCrossEntropyLoss", "LinearJSDLoss"), (8, 8))
     module = getattr(nn, name)
     arguments: tuple[Any, ...] = sizes.get(name, (8,) if name.endswith("Norm") else ())
     taken = inspect.signature(module).parameters

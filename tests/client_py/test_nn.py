@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.client_py.ops import reference
+from tests.client_py.ops.linear_jsd import linear_jsd
 from tests.client_py.ops.reference import assert_near
 
 ours = fuseboard.nn
@@ -46,6 +47,14 @@ class Head(nn.Module):
 
     def forward(self, x, target):
         return F.cross_entropy(F.linear(x, self.weight, self.bias), target, **self.options)
+
+
+class Student(Head):
+    """nn.Linear followed by its divergence from a teacher's, under the Linear's keys."""
+
+    def forward(self, x, teacher, teacher_weight, teacher_bias=None, label=None):
+        student = x, self.weight, self.bias
+        return linear_jsd(student, (teacher, teacher_weight, teacher_bias), label, **self.options)
 
 
 class Heads(nn.Module):
@@ -126,6 +135,11 @@ MODULES = {
         lambda: nn.GroupNorm(4, 8),
         lambda: (randn(3, 8, 5),),
     ),
+    "GroupNorm without parameters": (
+        lambda: ours.GroupNorm(8, 8, 1e-3, affine=False),
+        lambda: nn.GroupNorm(8, 8, 1e-3, affine=False),
+        lambda: (randn(3, 8, 4, 5),),
+    ),
     "Softmax": (lambda: ours.Softmax(-1), lambda: nn.Softmax(-1), lambda: (randn(5, 8),)),
     "QKNormRope": (
         lambda: ours.QKNormRope(16),
@@ -164,6 +178,16 @@ MODULES = {
         lambda: ours.LinearCrossEntropyLoss(8, 7, bias=True, label_smoothing=0.1),
         lambda: Head(bias=True, label_smoothing=0.1),
         lambda: (randn(5, 8), TARGET),
+    ),
+    "LinearJSDLoss": (
+        lambda: ours.LinearJSDLoss(8, 7),
+        Student,
+        lambda: (randn(5, 8), randn(5, 6), randn(7, 6)),
+    ),
+    "LinearJSDLoss with biases and labels": (
+        lambda: ours.LinearJSDLoss(8, 7, bias=True, beta=0.25, temperature=2.0),
+        lambda: Student(bias=True, beta=0.25, temperature=2.0),
+        lambda: (randn(5, 8), randn(5, 6), randn(7, 6), randn(7), TARGET),
     ),
     "KLDivLoss": (
         lambda: ours.KLDivLoss(reduction="batchmean", log_target=True),
@@ -208,7 +232,7 @@ def test_copies_and_pickles_compute_the_same(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss", "KLDivLoss"]
+    "name", ["RMSNorm", "LayerNorm", "GroupNorm", "Softmax", "CrossEntropyLoss", "KLDivLoss"]
 )
 def test_what_torch_has_is_a_subclass(name):
     assert issubclass(getattr(ours, name), getattr(nn, name))
@@ -218,6 +242,8 @@ def test_device_and_dtype_are_taken_as_in_torch():
     for module in (
         ours.RMSNorm(8, device="meta", dtype=torch.bfloat16),
         ours.SwiGLU(8, 16, device="meta", dtype=torch.bfloat16),
+        ours.GroupNorm(2, 8, device="meta", dtype=torch.bfloat16),
+        ours.LinearJSDLoss(8, 7, True, "meta", torch.bfloat16),
         ours.LinearCrossEntropyLoss(8, 7, True, "meta", torch.bfloat16),
         ours.QKNormRope(8, device="meta", dtype=torch.bfloat16),
     ):
@@ -241,6 +267,15 @@ def test_divergences_leave_out_ignored_rows():
     assert_near(ours.TVDLoss()(p, q, TARGET), ours.TVDLoss()(p[kept], q[kept]), torch.float32)
 
 
+def test_a_teachers_head_gets_no_gradient():
+    teacher = nn.Linear(6, 7)
+    hidden = randn(5, 6).requires_grad_()
+    module = ours.LinearJSDLoss(8, 7)
+    module(randn(5, 8), hidden, teacher.weight, teacher.bias).backward()
+    assert module.weight.grad is not None
+    assert hidden.grad is None and teacher.weight.grad is None and teacher.bias.grad is None
+
+
 def test_all_heads_are_normed_together():
     q, k = randn(2, 4, 5, 16), randn(2, 2, 5, 16)
     module = ours.QKNormRope((64, 32), all_heads=True)
@@ -259,6 +294,11 @@ def test_all_heads_are_normed_together():
         (lambda: ours.GEGLU(8, 8, approximate="erf"), "approximate is 'erf'"),
         (lambda: ours.CrossEntropyLoss(reduction="avg"), "reduction is 'avg'"),
         (lambda: ours.LinearCrossEntropyLoss(8, 8, reduction="avg"), "reduction is 'avg'"),
+        (lambda: ours.LinearCrossEntropyLoss(8, 8, accumulate="fp32"), "accumulate is 'fp32'"),
+        (lambda: ours.GroupNorm(3, 8), "num_channels.*divisible by num_groups"),
+        (lambda: ours.LinearJSDLoss(8, 8, beta=2.0), "beta is 2.0, want 0 to 1"),
+        (lambda: ours.LinearJSDLoss(8, 8, temperature=0.0), "temperature is 0.0, want more"),
+        (lambda: ours.LinearJSDLoss(8, 8, accumulate="fp32"), "accumulate is 'fp32'"),
         (lambda: ours.KLDivLoss(reduction="avg"), "reduction is 'avg'"),
         (lambda: ours.JSDLoss(2.0), "beta is 2.0, want 0 to 1"),
         (lambda: ours.TVDLoss(reduction="avg"), "reduction is 'avg'"),

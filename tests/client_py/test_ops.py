@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from fuseboard import ops
 
 from tests.client_py.ops import reference
+from tests.client_py.ops.linear_jsd import linear_jsd
 from tests.client_py.ops.reference import assert_near
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -90,6 +91,11 @@ CASES = {
         lambda x, w, b: ops.group_norm(x, 4, w, b),
         lambda x, w, b: F.group_norm(x, 4, w, b),
         lambda: (leaf(3, 8, 5), leaf(8), leaf(8)),
+    ),
+    "group_norm of channels last, without parameters": (
+        lambda x: ops.group_norm(x.movedim(-1, 1), 2),
+        lambda x: F.group_norm(x.movedim(-1, 1), 2),
+        lambda: (leaf(2, 4, 5, 6),),
     ),
     "softmax": (ops.softmax, lambda x: F.softmax(x, -1), lambda: (leaf(5, 19),)),
     "softmax of the first dimension": (
@@ -204,6 +210,28 @@ CASES = {
         ),
         lambda: (leaf(6, 5), leaf(7, 5), torch.randn(6, 4), torch.randn(7, 4)),
     ),
+    "fused_linear_scaled_cross_entropy of capped logits": (
+        lambda h, w, t: ops.fused_linear_scaled_cross_entropy(
+            h, w, t, temperature=0.7, softcap=2.0, return_entropy=True
+        ),
+        lambda h, w, t: tuple(
+            value.view(2, 3)
+            for value in reference.token_losses(
+                h.flatten(0, 1), w, None, t.flatten(), temperature=0.7, softcap=2.0
+            )
+        ),
+        lambda: (leaf(2, 3, 5), leaf(7, 5), LABELS.view(2, 3)),
+    ),
+    "fused_linear_jsd of labelled rows": (
+        lambda h, w, g, v, b, c, t: ops.fused_linear_jsd(
+            h, w, g, v, b, c, label=t, beta=0.25, temperature=2.0
+        ),
+        lambda h, w, g, v, b, c, t: linear_jsd((h, w, b), (g, v, c), t, 0.25, temperature=2.0),
+        lambda: (
+            *(leaf(6, 5), leaf(7, 5), torch.randn(6, 4), torch.randn(7, 4)),
+            *(leaf(7), torch.randn(7), LABELS),
+        ),
+    ),
     "kl_div": (
         ops.kl_div,
         F.kl_div,
@@ -316,6 +344,8 @@ def test_compiles_without_a_graph_break(name):
         (lambda x: ops.layer_norm(x, ()), r"normalized_shape is \[\]"),
         (lambda x: ops.modulated_rms_norm(x, (4, 8), x, x), r"is \[4, 8\], want one dimension"),
         (lambda x: ops.group_norm(x, 3), r"num_groups is 3.*\[4, 8\]"),
+        (lambda x: ops.group_norm(x, 2, x[0, :7]), r"(?s)group_norm: weight.*7.*8"),
+        (lambda x: ops.group_norm(x[0], 2), r"num_groups is 2.*\[8\]"),
         (lambda x: ops.softmax(x, 2), "dim is 2, but input has 2 dimensions"),
         (lambda x: ops.swiglu(x, x[:2]), r"(?s)swiglu.*4.*2"),
         (lambda x: ops.swiglu_packed(x[:, :7]), "swiglu_packed.*7"),
@@ -336,6 +366,33 @@ def test_compiles_without_a_graph_break(name):
             lambda x: ops.fused_linear_cross_entropy(x, x, LABELS[:4], accumulate="fp32"),
             "accumulate is 'fp32', want one of 'auto'",
         ),
+        (
+            lambda x: ops.selected_log_probs(x, x, LABELS),
+            r"target has shape \[6\].*input.*\[4, 8\]",
+        ),
+        (lambda x: ops.selected_log_probs(x, x, x), "target has dtype torch.float32, want int64"),
+        (
+            lambda x: ops.selected_log_probs(x, x, LABELS[:4], temperature=0.0),
+            "temperature is 0, want",
+        ),
+        (
+            lambda x: ops.fused_linear_scaled_cross_entropy(x, x, LABELS),
+            r"target has shape \[6\].*input.*\[4, 8\]",
+        ),
+        (
+            lambda x: ops.fused_linear_scaled_cross_entropy(x, x, LABELS[:4], accumulate="fp32"),
+            "accumulate is 'fp32', want one of 'auto'",
+        ),
+        (
+            lambda x: ops.fused_linear_jsd(x, x, x[:3], x),
+            r"teacher_input has shape \[3, 8\].*input.*\[4, 8\]",
+        ),
+        (
+            lambda x: ops.fused_linear_jsd(x, x, x, x, label=LABELS),
+            r"label has shape \[6\].*input.*\[4, 8\]",
+        ),
+        (lambda x: ops.fused_linear_jsd(x, x, x, x, beta=2.0), "beta is 2"),
+        (lambda x: ops.fused_linear_jsd(x, x, x.requires_grad_(), x.detach()), "teacher_hidden"),
         (
             lambda x: ops.rope(x[None], None, x, x, unsqueeze_dim=0),
             "unsqueeze_dim is 0, want 1 or 2",

@@ -9,13 +9,8 @@ of `fuseboard.ops`, whose errors are theirs.
 """
 
 from fuseboard.nn._activations import GEGLU, ReLUSquared, SwiGLU
-from fuseboard.nn._losses import (
-    CrossEntropyLoss,
-    JSDLoss,
-    KLDivLoss,
-    LinearCrossEntropyLoss,
-    TVDLoss,
-)
+from fuseboard.nn._linear_losses import LinearCrossEntropyLoss, LinearJSDLoss
+from fuseboard.nn._losses import CrossEntropyLoss, JSDLoss, KLDivLoss, TVDLoss
 from fuseboard.nn._norms import (
     FusedAddRMSNorm,
     GroupNorm,
@@ -35,6 +30,7 @@ __all__ = [
     "KLDivLoss",
     "LayerNorm",
     "LinearCrossEntropyLoss",
+    "LinearJSDLoss",
     "ModulatedRMSNorm",
     "QKNormRope",
     "RMSNorm",

@@ -8,7 +8,7 @@ import torch
 
 _CASTINGS = {"llama": 0, "gemma": 1, "none": 2}
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
-ACCUMULATIONS = {"auto": 0, "weight": 1, "float32": 2}
+_ACCUMULATIONS = {"auto": 0, "weight": 1, "float32": 2}
 _DIVERGENCE_REDUCTIONS = {**_REDUCTIONS, "batchmean": 3}
 
 
@@ -102,8 +102,22 @@ def check_target(input: torch.Tensor, target: torch.Tensor) -> None:
         ValueError: It has not one number for each row.
     """
     check_class_numbers(target)
-    if target.shape != input.shape[:-1]:
+    check_per_row(input, "target", target)
+
+
+def check_per_row(input: torch.Tensor, name: str, tensor: torch.Tensor) -> None:
+    """Checks what has an element for each row of hidden states.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    if tensor.shape != input.shape[:-1]:
         raise ValueError(
-            f"target has shape {list(target.shape)}, but input has shape {list(input.shape)}, "
+            f"{name} has shape {list(tensor.shape)}, but input has shape {list(input.shape)}, "
             "want [...] of [..., in_features]"
         )
+
+
+def accumulation_number(accumulate: str) -> int:
+    """How the gradient of a head is added up."""
+    return choice("accumulate", accumulate, _ACCUMULATIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fuseboard._libraries import kernel_handle
-from fuseboard.ops._arguments import ACCUMULATIONS, check_target, choice
+from fuseboard.ops._arguments import accumulation_number, check_per_row, check_target
 
 Tensor = torch.Tensor
 
@@ -51,7 +51,7 @@ def selected_log_probs(
         -1.3863
     """
     check_target(input, target)
-    number = choice("accumulate", accumulate, ACCUMULATIONS)
+    number = accumulation_number(accumulate)
     kernel = kernel_handle("selected_log_probs")
     values: Tensor = torch.ops.fuseboard.selected_log_probs(
         input.reshape(-1, input.shape[-1]), linear_weight, linear_bias, target.reshape(-1),
@@ -104,7 +104,7 @@ def fused_linear_scaled_cross_entropy(
         1.3863
     """
     check_target(input, target)
-    number = choice("accumulate", accumulate, ACCUMULATIONS)
+    number = accumulation_number(accumulate)
     kernel = kernel_handle("fused_linear_scaled_cross_entropy")
     nll, entropy = torch.ops.fuseboard.fused_linear_scaled_cross_entropy(
         input.reshape(-1, input.shape[-1]), linear_weight, linear_bias, target.reshape(-1),
@@ -148,15 +148,23 @@ def fused_linear_jsd(
         float32, a scalar: the sum over classes, averaged over the rows that count.
 
     Raises:
-        ValueError: `accumulate` does not exist.
-        RuntimeError: Shapes or dtypes do not fit, or a tensor of the teacher requires a gradient.
+        ValueError: `accumulate` does not exist, or `label` or the rows of `teacher_input` do not fit `input`.
+        RuntimeError: Other shapes or dtypes do not fit, a tensor of the teacher requires a gradient, or
+            `beta` or `temperature` is out of range.
 
     Example:
         >>> h, w = torch.zeros(2, 3), torch.zeros(4, 3)
         >>> ops.fused_linear_jsd(h, w, h, w).item()
         0.0
     """
-    number = choice("accumulate", accumulate, ACCUMULATIONS)
+    if label is not None:
+        check_per_row(input, "label", label)
+    if teacher_input.shape[:-1] != input.shape[:-1]:
+        raise ValueError(
+            f"teacher_input has shape {list(teacher_input.shape)}, but input has shape "
+            f"{list(input.shape)}, want the same but for the last dimension"
+        )
+    number = accumulation_number(accumulate)
     kernel = kernel_handle("fused_linear_jsd")
     loss: Tensor = torch.ops.fuseboard.fused_linear_jsd(
         input.reshape(-1, input.shape[-1]), linear_weight, linear_bias,

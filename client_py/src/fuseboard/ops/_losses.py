@@ -8,10 +8,9 @@ import torch
 
 from fuseboard._libraries import kernel_handle
 from fuseboard.ops._arguments import (
-    ACCUMULATIONS,
+    accumulation_number,
     check_class_numbers,
     check_target,
-    choice,
     reduction_number,
 )
 
@@ -208,7 +207,7 @@ def fused_linear_cross_entropy(
         1.3863
     """
     check_target(input, target)
-    numbers = reduction_number(reduction), choice("accumulate", accumulate, ACCUMULATIONS)
+    numbers = reduction_number(reduction), accumulation_number(accumulate)
     kernel = kernel_handle("fused_linear_cross_entropy")
     loss, z_loss = torch.ops.fuseboard.fused_linear_cross_entropy(
         input.reshape(-1, input.shape[-1]), linear_weight, linear_bias, target.reshape(-1), weight,
