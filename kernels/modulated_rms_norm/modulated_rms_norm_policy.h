@@ -1,5 +1,5 @@
-// How the backward of modulated_rms_norm is cut for a device: rows as rms_norm's, and the rows of a
-// group into slices. Host-only and constexpr, so it is tested without a GPU. Not measured.
+// How the backward of modulated_rms_norm is cut for a device: its rows, and the rows of a group
+// into slices. Host-only and constexpr, so it is tested without a GPU. Not measured.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
@@ -9,14 +9,24 @@
 
 namespace fuseboard::modulated_rms_norm {
 
-// Two sums per column stay in registers, of which 8 packs would not leave enough.
+// Two sums per column stay in registers, of which 8 packs would not leave enough and 4 spill some,
+// and rows are read from the ring twice: two stages, as rms_norm's cut had until it held its rows.
 constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes) {
-  rms_norm::Policy policy = rms_norm::SelectBackward(sm, row_packs, x_bytes, dy_bytes);
-  if (policy.packs > 4) return {};
+  using rms_norm::CutRow;
+  const int max_cluster = sm >= 90 ? rms_norm::kMaxCluster : 1;
+  rms_norm::Policy policy = row_packs <= 32    ? CutRow(row_packs, 1, rms_norm::kWarp, 1, 256)
+                            : row_packs <= 512 ? CutRow(row_packs, 2, 256, 1, 256)
+                                               : CutRow(row_packs, 4, 512, max_cluster, 256);
+  if (policy.packs == 0) return policy;
   const int threads = policy.threads_per_row * policy.rows_per_block;
-  if (policy.packs == 4 && threads > 256) policy.blocks_per_sm = 1;
-  if (policy.blocks_per_sm > 2) policy.blocks_per_sm = 2;
-  return policy;
+  policy.blocks_per_sm = policy.packs == 4 && threads > 256 ? 1 : 2;
+  policy.stages = 2;
+  policy.shared_weight = true;
+  const auto fits = [&] { return rms_norm::FitsShared(policy, sm, x_bytes, dy_bytes); };
+  while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
+  if (!fits()) policy.stages = 1;
+  if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
+  return fits() ? policy : rms_norm::Policy{};
 }
 
 // One row at a time, its sums in memory.
