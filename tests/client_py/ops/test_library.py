@@ -1,6 +1,7 @@
 """Loading kernel libraries, handles, counters, and the fall-back inside an operator."""
 
 import json
+import fcntl
 import os
 import pathlib
 import shutil
@@ -62,15 +63,17 @@ def test_one_name_for_two_files_gives_two_handles(tmp_path, build_fake):
 
 def test_one_descriptor_number_for_two_files_gives_two_handles(build_fake):
     handles = []
+    with open(os.devnull) as file:  # A number that nobody has, whatever this process has opened.
+        number = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, 200)
     for stem, name in (("a", '"swiglu"'), ("b", '"rms_norm"')):
         path = build_fake(stem, FAKE_NAME=name)
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.dup2(descriptor, 99)
-            handles.append(ops.load_kernel("/proc/self/fd/99"))
+            os.dup2(descriptor, number)
+            handles.append(ops.load_kernel(f"/proc/self/fd/{number}"))
         finally:
-            os.close(99)
             os.close(descriptor)
+    os.close(number)
     assert [ops.describe_kernel(h)[0] for h in handles] == ["swiglu", "rms_norm"]
 
 
