@@ -1,7 +1,7 @@
 """Loading kernel libraries, handles, counters, and the fall-back inside an operator."""
 
-import json
 import fcntl
+import json
 import os
 import pathlib
 import shutil
