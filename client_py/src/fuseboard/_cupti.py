@@ -9,9 +9,9 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 from typing import Any
 
+from fuseboard import _home
 from fuseboard._measure import KernelCount, Method
 from fuseboard._sources import Counts, SourceError
 
@@ -62,14 +62,10 @@ def _verified_path(path: pathlib.Path, sha256: str) -> str:
 
 
 def _digest_in_manifest(library: pathlib.Path) -> str:
-    manifest = library.with_suffix(".textpb")
     try:
-        found = re.search(r'^sha256: "([0-9a-f]{64})"$', manifest.read_text(), re.MULTILINE)
-    except OSError as error:
-        raise SourceError(f"no profiler library: {manifest}: {error.strerror}") from error
-    if found is None:
-        raise SourceError(f"{manifest} names no sha256")
-    return found.group(1)
+        return _home.stated_digest(library)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"no profiler library: {error}") from error
 
 
 class CuptiLibrary:

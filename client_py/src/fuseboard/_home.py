@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 import sys
 
 from fuseboard._errors import FuseboardError
 
 _BUILDS = ("dev", "gpu", "release")
+_DIGEST = re.compile(r'^sha256: "([0-9a-f]{64})"$', re.MULTILINE)
 _DESCRIPTOR_SET = pathlib.PurePath("share", "fuseboard", "fuseboard.binpb")
 
 
@@ -72,3 +74,17 @@ def find_home(package: pathlib.Path | None = None) -> Home:
             return home
     places = ", ".join(str(home.root) for home in candidates)
     raise FuseboardError("NO_INSTALLATION", f"no {_DESCRIPTOR_SET} in any of: {places}")
+
+
+def stated_digest(library: pathlib.Path) -> str:
+    """The sha256 that a library's manifest, which lies beside it, states.
+
+    Raises:
+        OSError: The manifest cannot be read.
+        ValueError: It states none.
+    """
+    manifest = library.with_suffix(".textpb")
+    found = _DIGEST.search(manifest.read_text())
+    if found is None:
+        raise ValueError(f"{manifest} has no sha256")
+    return found.group(1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-import re
 import threading
 from typing import Any
 
@@ -28,7 +27,6 @@ _LIBRARY_OF = {  # Others have their own name.
     "fused_linear_scaled_cross_entropy": "cross_entropy",
     "selected_log_probs": "cross_entropy",
 }
-_DIGEST = re.compile(r'^sha256: "([0-9a-f]{64})"$', re.MULTILINE)
 
 _lock = threading.Lock()
 _handles: dict[str, int] = {}
@@ -105,14 +103,11 @@ def _binding_path() -> pathlib.Path:
 
 def _artifact(kind: ArtifactKind, path: pathlib.Path) -> Artifact:
     """A library by the digest that its manifest, which lies beside it, states."""
-    manifest = path.with_suffix(".textpb")
     try:
-        stated = _DIGEST.search(manifest.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError("MANIFEST_MISSING", f"{manifest} cannot be read: {error}") from error
-    if stated is None:
-        raise ArtifactError("MANIFEST_MISSING", f"{manifest} has no sha256")
-    return Artifact(kind, path.stem, "", str(path), stated.group(1))
+        digest = _home.stated_digest(path)
+    except (OSError, ValueError) as error:
+        raise ArtifactError("MANIFEST_MISSING", f"no manifest of {path}: {error}") from error
+    return Artifact(kind, path.stem, "", str(path), digest)
 
 
 def _after_fork_in_child() -> None:
