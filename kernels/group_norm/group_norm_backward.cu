@@ -182,7 +182,7 @@ int32_t LoadBackwardKernels() {
     }
   }
   if (const cudaError_t error = LoadKernel(GroupMeansKernel)) return error;
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::group_norm

@@ -117,16 +117,11 @@ int32_t LaunchBackward(const FbCall& call, const Policy& policy, void* workspace
         SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, plan.policy.cluster > 1);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
-  // The second sum follows the first, not the kernel: it may not begin before its end.
-  const bool dependent = call.sm >= 90 && plan.blocks > 0;
-  if (has_dweight) {
-    const cudaError_t error =
-        LaunchSumPartials(of_weight, plan.sums, b.hidden, b.dweight, dependent, call.stream);
-    if (error != cudaSuccess) return error;
-  }
-  if (!has_dbias) return cudaSuccess;
-  return LaunchSumPartials(of_bias, plan.sums, b.hidden, b.dbias, dependent && !has_dweight,
-                           call.stream);
+  const SumJob jobs[] = {{of_weight, b.dweight.data, b.dweight.dtype},
+                         {of_bias, b.dbias.data, b.dbias.dtype}};
+  if (!has_dweight && !has_dbias) return cudaSuccess;
+  return LaunchSumJobs(has_dweight ? jobs[0] : jobs[1], has_dweight ? jobs[1] : SumJob{}, plan.sums,
+                       b.hidden, call.sm >= 90 && plan.blocks > 0, call.stream);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
@@ -142,7 +137,7 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::layer_norm

@@ -169,7 +169,7 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::modulated_rms_norm

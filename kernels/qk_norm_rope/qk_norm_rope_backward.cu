@@ -139,7 +139,7 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::qk_norm_rope

@@ -148,7 +148,7 @@ int32_t LoadBackwardKernelsAs() {
       }
     }
   }
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::rms_norm

@@ -1,0 +1,193 @@
+// What the kernels for wide rows share. Their rows go through a ring in shared memory, over as many
+// blocks of a cluster as the row needs; the sums of a row are sent before the row ahead of it is
+// written, so that nobody waits for them, and its loads are two rows ahead of both.
+
+#ifndef KERNELS_RMS_NORM_WIDE_RING_CUH_
+#define KERNELS_RMS_NORM_WIDE_RING_CUH_
+
+#include "kernels/common/ptx_bulk.cuh"
+#include "kernels/common/reduce.cuh"
+#include "kernels/common/vector.cuh"
+
+namespace fuseboard::rms_norm {
+
+inline constexpr int kWideWarps = 16;    // Of a block, at most.
+inline constexpr int kWideCluster = 16;  // Blocks of a cluster, at most.
+inline constexpr int kWidePacks = 4;     // Of a thread.
+
+// Sums of one or two floats over a block or, with kCluster, over its cluster. The last warp of a
+// block to bring its part adds up the parts in the order of the warps and sends the sum to each block
+// of the cluster. A warp brings turn t + 2 when it has the sums of turn t, which all warps have
+// brought after they had those of turn t - 2: four turns never meet.
+template <int kValues, bool kCluster>
+struct WideExchange {
+  static constexpr int kTurns = 4;
+  static constexpr int kBlocks = kCluster ? kWideCluster : 1;
+  uint64_t filled[kTurns];
+  float2 of_warp[kTurns][kWideWarps];
+  float2 of_block[kTurns][kBlocks];
+  uint32_t arrived[kTurns];
+
+  // By all threads of the cluster, before the first turn. What blocks that there are not sent is 0.
+  __device__ __forceinline__ void Begin() {
+    for (uint32_t i = threadIdx.x; i < kTurns * kBlocks; i += blockDim.x) (&of_block[0][0])[i] = {};
+    if (threadIdx.x < kTurns) arrived[threadIdx.x] = 0;
+    if (threadIdx.x == 0) {
+#pragma unroll
+      for (uint64_t& barrier : filled) BarrierInit(&barrier, 1);
+      FenceBarrierInit();
+    }
+    __syncthreads();
+    if constexpr (kCluster) {
+      ClusterArrive();
+      ClusterWait();
+    }
+  }
+
+  // Each thread brings its part of the sums.
+  __device__ __forceinline__ void Send(uint32_t turn, float2 part) {
+    const uint32_t lane = threadIdx.x % kWarpThreads;
+    const uint32_t warps = blockDim.x / kWarpThreads;
+    const uint32_t at = turn % kTurns;
+    part = OverWarp(part);
+    uint32_t others = 0;
+    if (lane == 0) {
+      of_warp[at][threadIdx.x / kWarpThreads] = part;
+      others = CountArrival(&arrived[at]);
+    }
+    others = __shfl_sync(0xffffffffu, others, 0);
+    if (others + 1 < warps) return;
+    part = OverWarp(lane < warps ? of_warp[at][lane] : float2{});
+    if (lane == 0) arrived[at] = 0;
+    if constexpr (kCluster) {
+      const uint32_t blocks = ClusterSize();
+      if (lane == 0) BarrierArriveExpecting(&filled[at], blocks * sizeof(float2));
+      __syncwarp();
+      if (lane < blocks) {
+        StoreAsync8(ClusterAddress(&of_block[at][ClusterRank()], lane),
+                    ClusterAddress(&filled[at], lane), __float_as_uint(part.x),
+                    __float_as_uint(part.y));
+      }
+    } else if (lane == 0) {
+      of_block[at][0] = part;
+      BarrierArrive(&filled[at]);
+    }
+  }
+
+  // The sums of a turn, alike in all threads of the cluster.
+  __device__ __forceinline__ float2 Receive(uint32_t turn) {
+    const uint32_t at = turn % kTurns;
+    BarrierWait(&filled[at], turn / kTurns % 2);
+    if constexpr (!kCluster) return of_block[at][0];
+    const uint32_t lane = threadIdx.x % kWarpThreads;
+    if constexpr (kValues == 1) {
+      return {WarpReduce(of_block[at][lane % kWideCluster].x, Sum(), kWideCluster), 0.0f};
+    }
+    // One of the two values to every other lane.
+    float own = reinterpret_cast<const float*>(of_block[at])[lane];
+#pragma unroll
+    for (int offset = 16; offset > 1; offset /= 2) {
+      own += __shfl_xor_sync(0xffffffffu, own, offset);
+    }
+    const float other = __shfl_xor_sync(0xffffffffu, own, 1);
+    return lane % 2 == 0 ? make_float2(own, other) : make_float2(other, own);
+  }
+
+ private:
+  // Two values cost little more than one: after the first exchange half of the lanes go on with one
+  // of them, half with the other.
+  __device__ __forceinline__ static float2 OverWarp(float2 value) {
+    if constexpr (kValues == 1) return {WarpReduce(value.x, Sum()), 0.0f};
+    const bool upper = threadIdx.x % kWarpThreads >= 16;
+    float own = upper ? value.y : value.x;
+    own += __shfl_xor_sync(0xffffffffu, upper ? value.x : value.y, 16);
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) own += __shfl_xor_sync(0xffffffffu, own, offset);
+    const float other = __shfl_xor_sync(0xffffffffu, own, 16);
+    return upper ? make_float2(other, own) : make_float2(own, other);
+  }
+};
+
+// Where a thread's packs are: in the row, kWidePacks of them, 32 packs apart; and in shared memory,
+// where a stage has kSlots packs of a thread, side by side with its neighbours' (no bank conflicts).
+// A thread touches no other's, so that the ring needs no barrier.
+template <typename X, int kSlots>
+struct WideRing {
+  static constexpr int kLanes = kPackLanes<X>;
+  static constexpr int kStride = kWarpThreads * kLanes;  // Elements between two packs of a thread.
+
+  uint4* base;  // Of this thread.
+  int stage_packs;
+  int first;  // Of this thread, in the row.
+  int left;   // Packs of the row from there on.
+
+  __device__ __forceinline__ WideRing(uint4* shared, int64_t hidden, uint32_t rank) {
+    const uint32_t warp = threadIdx.x / kWarpThreads;
+    const uint32_t lane = threadIdx.x % kWarpThreads;
+    const uint32_t warps = blockDim.x / kWarpThreads;
+    base = shared + warp * (kSlots * kWarpThreads) + lane;
+    stage_packs = static_cast<int>(blockDim.x) * kSlots;
+    first = static_cast<int>((rank * warps + warp) * (kWidePacks * kWarpThreads) + lane);
+    left = static_cast<int>(hidden / kLanes) - first;
+  }
+  __device__ __forceinline__ bool Has(int p) const { return p * kWarpThreads < left; }
+  __device__ __forceinline__ int Column() const { return first * kLanes; }
+
+  // After the stages: packs that stay, kWidePacks in each part.
+  __device__ __forceinline__ uint4* Kept(uint4* shared, int stages, int part) const {
+    const uint32_t warp = threadIdx.x / kWarpThreads;
+    return shared + stages * stage_packs + part * static_cast<int>(blockDim.x) * kWidePacks +
+           warp * (kWidePacks * kWarpThreads) + threadIdx.x % kWarpThreads;
+  }
+  __device__ __forceinline__ static Lanes<X, kLanes> Load(const uint4* at, int slot) {
+    return LoadLanes<X, kLanes>(reinterpret_cast<const X*>(at + slot * kWarpThreads));
+  }
+  __device__ __forceinline__ static void Store(uint4* at, int slot, const Lanes<X, kLanes>& pack) {
+    StoreLanes<X, kLanes>(reinterpret_cast<X*>(at + slot * kWarpThreads), pack);
+  }
+  // Starts copying the packs of a row, from this thread's first on, into slots from `slot` on.
+  __device__ __forceinline__ void Fetch(uint4* at, int slot, const X* from) const {
+#pragma unroll
+    for (int p = 0; p < kWidePacks; ++p) {
+      if (Has(p)) CopyAsync16(at + (slot + p) * kWarpThreads, from + p * kStride);
+    }
+  }
+  // A vector of the row's length, from this thread's first pack on, or `word` if there is none.
+  __device__ __forceinline__ void Keep(uint4* at, const X* from, bool has, uint32_t word) const {
+#pragma unroll
+    for (int p = 0; p < kWidePacks; ++p) {
+      at[p * kWarpThreads] = make_uint4(word, word, word, word);
+      if (has && Has(p)) at[p * kWarpThreads] = *reinterpret_cast<const uint4*>(from + p * kStride);
+    }
+  }
+  // Zeros in what no row fills, so that sums need not ask.
+  __device__ __forceinline__ void ClearStages(int stages) const {
+    if (Has(kWidePacks - 1)) return;
+    for (int stage = 0; stage < stages; ++stage) {
+      for (int slot = 0; slot < kSlots; ++slot) {
+        if (!Has(slot % kWidePacks)) base[stage * stage_packs + slot * kWarpThreads] = {};
+      }
+    }
+  }
+};
+
+// Waits until at most `pending` of this thread's committed rows are on their way.
+__device__ __forceinline__ void WaitForRows(int pending) {
+  if (pending <= 0) {
+    CopyAsyncWait<0>();
+  } else if (pending == 1) {
+    CopyAsyncWait<1>();
+  } else {
+    CopyAsyncWait<2>();
+  }
+}
+
+// 1, or two of it.
+template <typename T>
+inline constexpr uint32_t kOneWord = std::is_same_v<T, float>  ? 0x3f800000u
+                                     : std::is_same_v<T, Half> ? 0x3c003c00u
+                                                               : 0x3f803f80u;
+
+}  // namespace fuseboard::rms_norm
+
+#endif  // KERNELS_RMS_NORM_WIDE_RING_CUH_
