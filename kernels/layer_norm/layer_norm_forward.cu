@@ -4,6 +4,7 @@
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_forward.cuh"
+#include "kernels/layer_norm/layer_norm_forward_rows.cuh"
 #include "kernels/layer_norm/layer_norm_policy.h"
 
 namespace fuseboard::layer_norm {
@@ -33,6 +34,22 @@ ForwardKernel SelectKernel(int32_t dtype, bool same, int packs, bool cluster) {
   return DispatchFloat(dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
     return same ? SelectKernel<X, true>(packs, cluster) : SelectKernel<X, false>(packs, cluster);
+  });
+}
+
+// For a row to a block, and weight and bias like x.
+template <typename X>
+ForwardKernel SelectRowKernel(const Policy& policy) {
+  if (policy.packs == 2) return LayerNormForwardRowKernel<X, 4, 2>;
+  const int warps = policy.threads_per_row / rms_norm::kWarp;
+  return warps <= 4   ? LayerNormForwardRowKernel<X, 4, 4>
+         : warps <= 8 ? LayerNormForwardRowKernel<X, 8, 4>
+                      : LayerNormForwardRowKernel<X, 16, 4>;
+}
+
+ForwardKernel SelectRowKernel(int32_t dtype, const Policy& policy) {
+  return DispatchFloat(dtype, [&](auto tag) -> ForwardKernel {
+    return SelectRowKernel<typename decltype(tag)::type>(policy);
   });
 }
 
@@ -68,7 +85,11 @@ int32_t LaunchForward(const FbCall& call, const Policy& policy) {
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
                              .stream = static_cast<cudaStream_t>(call.stream)};
-  return LaunchKernel(SelectKernel(f.x.dtype, same, policy.packs, policy.cluster > 1), shape,
+  const ForwardKernel kernel =
+      same && IsRowPerBlock(policy)
+          ? SelectRowKernel(f.x.dtype, policy)
+          : SelectKernel(f.x.dtype, same, policy.packs, policy.cluster > 1);
+  return LaunchKernel(kernel, shape,
                       ForwardArgs{.x = f.x.data,
                                   .weight = DataOf(f.weight),
                                   .bias = DataOf(f.bias),
@@ -97,6 +118,13 @@ int32_t LoadForwardKernels() {
         const cudaError_t error = LoadKernel(SelectKernel(dtype, same, packs, cluster));
         if (error != cudaSuccess) return error;
       }
+    }
+    for (const auto& [packs, warps] : kRowForms) {
+      Policy policy = {};
+      policy.packs = packs;
+      policy.threads_per_row = warps * rms_norm::kWarp;
+      const cudaError_t error = LoadKernel(SelectRowKernel(dtype, policy));
+      if (error != cudaSuccess) return error;
     }
   }
   return cudaSuccess;

@@ -7,14 +7,29 @@
 
 namespace fuseboard::layer_norm {
 
-// As rms_norm's forward, but wide rows with fewer threads, as more happens between its loads and
-// its stores: H200, bf16, H 5120 87 % with 8 packs and 81 % with 4, H 16384 82 and 79 %; H 4096 84
-// % with both.
+// The forms of the kernel for a row to a block: packs, and warps at most.
+struct RowForm {
+  int packs;
+  int warps;
+};
+inline constexpr RowForm kRowForms[] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}};
+
+// As rms_norm's forward, one row to a block from 65 packs on. H200, bf16, H 1024 90.8 % with 2 packs
+// and two warps, 88.4 % with 4 and one; with 4 packs H 2048 90.8 %, H 4096 89.8 %, H 5120 90.1 %, H
+// 8192 90.0 %, H 16384 89.1 % (the general kernel: 88.8, 86.3, 84.6, 85.3, 81.8 %, H 16384 80 %).
 constexpr rms_norm::Policy SelectForward(int sm, int64_t row_packs) {
-  if (row_packs > 512 && row_packs <= 2048) {
-    return rms_norm::CutRow(row_packs, 8, 512, 1, rms_norm::kWarp);
+  if (row_packs > 64 && row_packs <= 128) {
+    return rms_norm::CutRow(row_packs, 2, 64, 1, rms_norm::kWarp);
   }
   return rms_norm::SelectForward(sm, row_packs);
+}
+
+// Whether the kernel for a row to a block covers it: whole warps, and not too many.
+constexpr bool IsRowPerBlock(const rms_norm::Policy& policy) {
+  return policy.cluster == 1 && policy.rows_per_block == 1 &&
+         policy.threads_per_row % rms_norm::kWarp == 0 &&
+         ((policy.packs == 2 && policy.threads_per_row <= 4 * rms_norm::kWarp) ||
+          (policy.packs == 4 && policy.threads_per_row <= 16 * rms_norm::kWarp));
 }
 
 // The sums of dweight and dbias take 16 registers for each pack of 16-bit floats, so few threads

@@ -37,21 +37,21 @@ struct WideBackwardArgs {
   int32_t stages;     // 2 to 4.
 };
 
-// Packs of shared memory for a thread.
+// Packs of shared memory for each thread of one of the `rows` of a block.
 template <bool kAdd>
-constexpr int WideBackwardPacks(int stages) {
-  return kWidePacks * (stages * (kAdd ? 3 : 2) + 1);
+constexpr int WideBackwardPacks(int stages, int rows) {
+  return kWidePacks * (rows * stages * (kAdd ? 3 : 2) + 1);
 }
 
-// blockDim = whole warps, at most kWideWarps; a persistent grid of whole clusters.
+// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole clusters.
 // REQUIRES: all rows and weight in 16-byte runs.
-template <typename X, bool kCenter, bool kAdd, bool kCluster>
+template <typename X, bool kCenter, bool kAdd, RowShare kShare>
 __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     WideBackwardKernel(const __grid_constant__ WideBackwardArgs args) {
-  using Blocks = RowBlocks<kCluster>;
+  using Blocks = RowBlocks<kShare == RowShare::kCluster>;
   constexpr int kSlots = kWidePacks * (kAdd ? 3 : 2);
   using Ring = WideRing<X, kSlots>;
-  using Exchange = WideExchange<kCenter ? 2 : 1, kCluster>;
+  using Exchange = WideExchange<kCenter ? 2 : 1, kShare>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ Exchange exchange;
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
 
   const Ring ring(dynamic_shared, args.hidden, Blocks::Rank());
   const int stages = args.stages;
-  const int64_t first_row = Blocks::Index();
-  const int64_t row_step = Blocks::Count();
+  const int64_t first_row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
+  const int64_t row_step = int64_t{Blocks::Count()} * blockDim.y;
   const int column = ring.Column();
   uint4* const weight = ring.Kept(dynamic_shared, stages, 0);
 
@@ -114,21 +114,24 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
   float2 next_statistics = statistics_of(first_row + row_step);
   uint4* at = ring.base;
   uint4* const ring_end = ring.base + stages * ring.stage_packs;
+  float2 sent = {};
   if (first_row < args.rows) {
     WaitForRows(stages - 1);
-    exchange.Send(0, sums_of(at, statistics.x));
+    sent = exchange.Send(0, sums_of(at, statistics.x));
   }
   uint32_t turn = 0;
   for (int64_t row = first_row; row < args.rows; row += row_step, ++turn) {
     uint4* next = at + ring.stage_packs;
     if (next == ring_end) next = ring.base;
     const float2 later_statistics = statistics_of(row + 2 * row_step);
+    float2 next_sent = {};
     if (row + row_step < args.rows) {
       WaitForRows(stages - 2);
-      exchange.Send(turn + 1, sums_of(next, next_statistics.x));
+      next_sent = exchange.Send(turn + 1, sums_of(next, next_statistics.x));
     }
     const auto [mean, rstd] = statistics;
-    const float2 sums = exchange.Receive(turn);
+    const float2 sums = exchange.Receive(turn, sent);
+    sent = next_sent;
     // dx = rstd * (g + (x - mean) * slope - mean(g)).
     const float slope = -rstd * (sums.x * rstd * args.inverse_hidden);
     const float mean_g = sums.y * args.inverse_hidden;
@@ -171,9 +174,32 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     next_statistics = later_statistics;
   }
 
-  const auto store = [&](float* partials, const auto& sums) {
+  // The block's rows are added from the first to the last; then threadIdx.y == 0 has their sum.
+  const auto store = [&](float* partials, auto& sums) {
     if (partials == nullptr) return;
-    float* to = partials + first_row * args.hidden + column;
+    if (blockDim.y > 1) {
+      constexpr int kChunks = kLanes / 4;
+      static_assert(kSlots >= kWidePacks * kChunks);
+      __syncthreads();  // No row is in use any more, nor what was added up here before.
+#pragma unroll
+      for (int i = 0; i < kWidePacks * kChunks; ++i) {
+        const float* v = sums[i / kChunks] + i % kChunks * 4;
+        reinterpret_cast<float4*>(ring.base)[i * kWarpThreads] =
+            make_float4(v[0], v[1], v[2], v[3]);
+      }
+      __syncthreads();
+      if (threadIdx.y > 0) return;
+      for (uint32_t y = 1; y < blockDim.y; ++y) {
+        const uint4* other = ring.base + y * blockDim.x * kSlots;
+#pragma unroll
+        for (int i = 0; i < kWidePacks * kChunks; ++i) {
+          const float4 v = reinterpret_cast<const float4*>(other)[i * kWarpThreads];
+          float* sum = sums[i / kChunks] + i % kChunks * 4;
+          sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+        }
+      }
+    }
+    float* to = partials + int64_t{Blocks::Index()} * args.hidden + column;
 #pragma unroll
     for (int p = 0; p < kWidePacks; ++p) {
       if (ring.Has(p)) StoreFloats<float, kLanes>(to + p * Ring::kStride, sums[p]);

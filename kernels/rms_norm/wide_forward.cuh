@@ -33,10 +33,10 @@ struct WideForwardArgs {
   int32_t stages;     // 2 to 4.
 };
 
-// Packs of shared memory for a thread.
+// Packs of shared memory for each thread of one of the `rows` of a block.
 template <bool kCenter, bool kAdd>
-constexpr int WideForwardPacks(int stages) {
-  return kWidePacks * (stages * (kAdd ? 2 : 1) + (kCenter ? 2 : 1));
+constexpr int WideForwardPacks(int stages, int rows) {
+  return kWidePacks * (rows * stages * (kAdd ? 2 : 1) + (kCenter ? 2 : 1));
 }
 
 // Mean and variance. The mean is base + shift: as one float it would be off where values are many
@@ -51,15 +51,15 @@ struct WideMoments {
 // bits: sums are taken again, from the mean.
 inline constexpr float kFarMean = 4.0f;
 
-// blockDim = whole warps, at most kWideWarps; a persistent grid of whole clusters.
+// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole clusters.
 // REQUIRES: all rows, weight and bias in 16-byte runs.
-template <typename X, bool kCenter, bool kAdd, bool kCluster>
+template <typename X, bool kCenter, bool kAdd, RowShare kShare>
 __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     WideForwardKernel(const __grid_constant__ WideForwardArgs args) {
-  using Blocks = RowBlocks<kCluster>;
+  using Blocks = RowBlocks<kShare == RowShare::kCluster>;
   constexpr int kSlots = kWidePacks * (kAdd ? 2 : 1);
   using Ring = WideRing<X, kSlots>;
-  using Exchange = WideExchange<kCenter ? 2 : 1, kCluster>;
+  using Exchange = WideExchange<kCenter ? 2 : 1, kShare>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ Exchange exchange;
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
 
   const Ring ring(dynamic_shared, args.hidden, Blocks::Rank());
   const int stages = args.stages;
-  const int64_t first_row = Blocks::Index();
-  const int64_t row_step = Blocks::Count();
+  const int64_t first_row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
+  const int64_t row_step = int64_t{Blocks::Count()} * blockDim.y;
   const int column = ring.Column();
   uint4* const weight = ring.Kept(dynamic_shared, stages, 0);
   uint4* const bias = ring.Kept(dynamic_shared, stages, 1);
@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
       }
     }
     if constexpr (kCenter) {
-      exchange_again.Send(turn_again, apart);
-      m = from(m.shift, exchange_again.Receive(turn_again));
+      const float2 again = exchange_again.Send(turn_again, apart);
+      m = from(m.shift, exchange_again.Receive(turn_again, again));
       ++turn_again;
     }
     return m;
@@ -157,19 +157,22 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
 
   uint4* at = ring.base;
   uint4* const ring_end = ring.base + stages * ring.stage_packs;
+  float2 sent = {};
   if (first_row < args.rows) {
     WaitForRows(stages - 1);
-    exchange.Send(0, sums_of(at, first_row));
+    sent = exchange.Send(0, sums_of(at, first_row));
   }
   uint32_t turn = 0;
   for (int64_t row = first_row; row < args.rows; row += row_step, ++turn) {
     uint4* next = at + ring.stage_packs;
     if (next == ring_end) next = ring.base;
+    float2 next_sent = {};
     if (row + row_step < args.rows) {
       WaitForRows(stages - 2);
-      exchange.Send(turn + 1, sums_of(next, row + row_step));
+      next_sent = exchange.Send(turn + 1, sums_of(next, row + row_step));
     }
-    const float2 sums = exchange.Receive(turn);
+    const float2 sums = exchange.Receive(turn, sent);
+    sent = next_sent;
     WideMoments m = {0.0f, 0.0f, sums.x * args.inverse_hidden};
     if constexpr (kCenter) m = moments_of(at, sums);
     const float rstd = rsqrtf(m.variance + args.eps);

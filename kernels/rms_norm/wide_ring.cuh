@@ -1,6 +1,6 @@
-// What the kernels for wide rows share. Their rows go through a ring in shared memory, over as many
-// blocks of a cluster as the row needs; the sums of a row are sent before the row ahead of it is
-// written, so that nobody waits for them, and its loads are two rows ahead of both.
+// What the pipelined kernels of the norms share. Rows go through a ring in shared memory. The sums of a
+// row are sent before the row ahead of it is written, so that nobody waits for them, and its loads
+// are two rows ahead of both.
 
 #ifndef KERNELS_RMS_NORM_WIDE_RING_CUH_
 #define KERNELS_RMS_NORM_WIDE_RING_CUH_
@@ -8,85 +8,95 @@
 #include "kernels/common/ptx_bulk.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
+#include "kernels/rms_norm/rms_norm_policy.h"
 
 namespace fuseboard::rms_norm {
 
-inline constexpr int kWideWarps = 16;    // Of a block, at most.
-inline constexpr int kWideCluster = 16;  // Blocks of a cluster, at most.
-inline constexpr int kWidePacks = 4;     // Of a thread.
+// Who shares a row: a warp; warps of a block, threadIdx.x of it; the blocks of a cluster.
+enum class RowShare { kWarp, kBlock, kCluster };
 
-// Sums of one or two floats over a block or, with kCluster, over its cluster. The last warp of a
-// block to bring its part adds up the parts in the order of the warps and sends the sum to each block
-// of the cluster. A warp brings turn t + 2 when it has the sums of turn t, which all warps have
-// brought after they had those of turn t - 2: four turns never meet.
-template <int kValues, bool kCluster>
+// Sums of one or two floats over those who share a row. The last warp of a block to bring its part
+// adds up the parts in the order of the warps and sends the sum to each block of the cluster. A warp
+// brings turn t + 2 when it has the sums of turn t, which all warps have brought after they had those
+// of turn t - 2: four turns never meet.
+template <int kValues, RowShare kShare>
 struct WideExchange {
   static constexpr int kTurns = 4;
-  static constexpr int kBlocks = kCluster ? kWideCluster : 1;
-  uint64_t filled[kTurns];
+  static constexpr int kRows = kShare == RowShare::kBlock ? kWideRows : 1;
+  static constexpr int kBlocks = kShare == RowShare::kCluster ? kWideCluster : 1;
+  uint64_t filled[kTurns][kRows];
   float2 of_warp[kTurns][kWideWarps];
-  float2 of_block[kTurns][kBlocks];
-  uint32_t arrived[kTurns];
+  float2 of_block[kTurns][kRows][kBlocks];
+  uint32_t arrived[kTurns][kRows];
 
   // By all threads of the cluster, before the first turn. What blocks that there are not sent is 0.
   __device__ __forceinline__ void Begin() {
-    for (uint32_t i = threadIdx.x; i < kTurns * kBlocks; i += blockDim.x) (&of_block[0][0])[i] = {};
-    if (threadIdx.x < kTurns) arrived[threadIdx.x] = 0;
-    if (threadIdx.x == 0) {
+    const uint32_t thread = threadIdx.x + threadIdx.y * blockDim.x;
+    float2* const sent = &of_block[0][0][0];
+    for (uint32_t i = thread; i < kTurns * kRows * kBlocks; i += blockDim.x) sent[i] = {};
+    if (thread < kTurns * kRows) (&arrived[0][0])[thread] = 0;
+    if (thread == 0) {
 #pragma unroll
-      for (uint64_t& barrier : filled) BarrierInit(&barrier, 1);
+      for (int i = 0; i < kTurns * kRows; ++i) BarrierInit(&filled[0][0] + i, 1);
       FenceBarrierInit();
     }
     __syncthreads();
-    if constexpr (kCluster) {
+    if constexpr (kShare == RowShare::kCluster) {
       ClusterArrive();
       ClusterWait();
     }
   }
 
-  // Each thread brings its part of the sums.
-  __device__ __forceinline__ void Send(uint32_t turn, float2 part) {
+  // Each thread brings its part of the sums. What it gets is for Receive.
+  __device__ __forceinline__ float2 Send(uint32_t turn, float2 part) {
+    part = OverWarp(part);
+    if constexpr (kShare == RowShare::kWarp) return part;
     const uint32_t lane = threadIdx.x % kWarpThreads;
     const uint32_t warps = blockDim.x / kWarpThreads;
     const uint32_t at = turn % kTurns;
-    part = OverWarp(part);
+    const uint32_t row = kRows == 1 ? 0 : threadIdx.y;
+    float2* const of_row = of_warp[at] + row * warps;
     uint32_t others = 0;
     if (lane == 0) {
-      of_warp[at][threadIdx.x / kWarpThreads] = part;
-      others = CountArrival(&arrived[at]);
+      of_row[threadIdx.x / kWarpThreads] = part;
+      others = CountArrival(&arrived[at][row]);
     }
     others = __shfl_sync(0xffffffffu, others, 0);
-    if (others + 1 < warps) return;
-    part = OverWarp(lane < warps ? of_warp[at][lane] : float2{});
-    if (lane == 0) arrived[at] = 0;
-    if constexpr (kCluster) {
+    if (others + 1 < warps) return {};
+    part = OverWarp(lane < warps ? of_row[lane] : float2{});
+    if (lane == 0) arrived[at][row] = 0;
+    if constexpr (kShare == RowShare::kCluster) {
       const uint32_t blocks = ClusterSize();
-      if (lane == 0) BarrierArriveExpecting(&filled[at], blocks * sizeof(float2));
+      if (lane == 0) BarrierArriveExpecting(&filled[at][row], blocks * sizeof(float2));
       __syncwarp();
       if (lane < blocks) {
-        StoreAsync8(ClusterAddress(&of_block[at][ClusterRank()], lane),
-                    ClusterAddress(&filled[at], lane), __float_as_uint(part.x),
+        StoreAsync8(ClusterAddress(&of_block[at][row][ClusterRank()], lane),
+                    ClusterAddress(&filled[at][row], lane), __float_as_uint(part.x),
                     __float_as_uint(part.y));
       }
     } else if (lane == 0) {
-      of_block[at][0] = part;
-      BarrierArrive(&filled[at]);
+      of_block[at][row][0] = part;
+      BarrierArrive(&filled[at][row]);
     }
+    return {};
   }
 
-  // The sums of a turn, alike in all threads of the cluster.
-  __device__ __forceinline__ float2 Receive(uint32_t turn) {
+  // The sums of a turn, alike in all threads of the row. `sent` is what Send gave for it.
+  __device__ __forceinline__ float2 Receive(uint32_t turn, float2 sent) {
+    if constexpr (kShare == RowShare::kWarp) return sent;
     const uint32_t at = turn % kTurns;
-    BarrierWait(&filled[at], turn / kTurns % 2);
-    if constexpr (!kCluster) return of_block[at][0];
+    const uint32_t row = kRows == 1 ? 0 : threadIdx.y;
+    BarrierWait(&filled[at][row], turn / kTurns % 2);
+    if constexpr (kShare == RowShare::kBlock) return of_block[at][row][0];
     const uint32_t lane = threadIdx.x % kWarpThreads;
     if constexpr (kValues == 1) {
-      return {WarpReduce(of_block[at][lane % kWideCluster].x, Sum(), kWideCluster), 0.0f};
+      const float of_lane = of_block[at][row][lane % kBlocks].x;
+      return {WarpReduce(of_lane, Sum(), kBlocks), 0.0f};
     }
     // One of the two values to every other lane.
-    float own = reinterpret_cast<const float*>(of_block[at])[lane];
+    float own = reinterpret_cast<const float*>(of_block[at][row])[lane % (2 * kBlocks)];
 #pragma unroll
-    for (int offset = 16; offset > 1; offset /= 2) {
+    for (int offset = kBlocks; offset > 1; offset /= 2) {
       own += __shfl_xor_sync(0xffffffffu, own, offset);
     }
     const float other = __shfl_xor_sync(0xffffffffu, own, 1);
@@ -125,15 +135,15 @@ struct WideRing {
     const uint32_t warp = threadIdx.x / kWarpThreads;
     const uint32_t lane = threadIdx.x % kWarpThreads;
     const uint32_t warps = blockDim.x / kWarpThreads;
-    base = shared + warp * (kSlots * kWarpThreads) + lane;
-    stage_packs = static_cast<int>(blockDim.x) * kSlots;
+    base = shared + (threadIdx.y * warps + warp) * (kSlots * kWarpThreads) + lane;
+    stage_packs = static_cast<int>(blockDim.x * blockDim.y) * kSlots;
     first = static_cast<int>((rank * warps + warp) * (kWidePacks * kWarpThreads) + lane);
     left = static_cast<int>(hidden / kLanes) - first;
   }
   __device__ __forceinline__ bool Has(int p) const { return p * kWarpThreads < left; }
   __device__ __forceinline__ int Column() const { return first * kLanes; }
 
-  // After the stages: packs that stay, kWidePacks in each part.
+  // After the stages: packs that stay, for all rows of the block, kWidePacks in each part.
   __device__ __forceinline__ uint4* Kept(uint4* shared, int stages, int part) const {
     const uint32_t warp = threadIdx.x / kWarpThreads;
     return shared + stages * stage_packs + part * static_cast<int>(blockDim.x) * kWidePacks +
@@ -153,7 +163,9 @@ struct WideRing {
     }
   }
   // A vector of the row's length, from this thread's first pack on, or `word` if there is none.
+  // Others see it after a barrier.
   __device__ __forceinline__ void Keep(uint4* at, const X* from, bool has, uint32_t word) const {
+    if (threadIdx.y > 0) return;
 #pragma unroll
     for (int p = 0; p < kWidePacks; ++p) {
       at[p * kWarpThreads] = make_uint4(word, word, word, word);

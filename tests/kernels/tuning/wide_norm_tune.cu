@@ -2,7 +2,7 @@
 // a block, in bf16 on device 0, over the ways to cut a row, as shares of the copy rate of the same
 // run; and compares what they compute with sums in f64. Its numbers go into the policies' comments.
 //
-//   wide_norm_tune [check|forward|backward|layer ...]
+//   wide_norm_tune [check|layer|narrow|forward|backward ...]
 
 #include <cmath>
 #include <cstdlib>
@@ -21,6 +21,7 @@ namespace fuseboard {
 namespace {
 
 using rms_norm::WideBackwardArgs;
+using rms_norm::RowShare;
 using rms_norm::WideForwardArgs;
 using tuning::Check;
 
@@ -68,6 +69,7 @@ struct Cut {
   int blocks_per_sm;
   int stages;
   int clusters;  // 0: all that fit.
+  int rows = 1;  // Of a block.
 };
 
 enum Operation { kRms, kAddRms, kLayer };
@@ -112,20 +114,20 @@ int ThreadsOf(int64_t hidden, int cluster) {
   return static_cast<int>((per_block + kPacksPerWarp - 1) / kPacksPerWarp) * 32;
 }
 
-template <Operation kOp, bool kCluster>
+template <Operation kOp, RowShare kShare>
 struct Kernels {
   static constexpr bool kCenter = kOp == kLayer;
   static constexpr bool kAdd = kOp == kAddRms;
   static constexpr auto kForward =
-      rms_norm::WideForwardKernel<BFloat16, kCenter, kAdd, kCluster>;
+      rms_norm::WideForwardKernel<BFloat16, kCenter, kAdd, kShare>;
   static constexpr auto kBackward =
-      rms_norm::WideBackwardKernel<BFloat16, kCenter, kAdd, kCluster>;
+      rms_norm::WideBackwardKernel<BFloat16, kCenter, kAdd, kShare>;
 
-  static int ForwardBytes(int threads, int stages) {
-    return threads * 16 * rms_norm::WideForwardPacks<kCenter, kAdd>(stages);
+  static int ForwardBytes(int threads, const Cut& cut) {
+    return threads * 16 * rms_norm::WideForwardPacks<kCenter, kAdd>(cut.stages, cut.rows);
   }
-  static int BackwardBytes(int threads, int stages) {
-    return threads * 16 * rms_norm::WideBackwardPacks<kAdd>(stages);
+  static int BackwardBytes(int threads, const Cut& cut) {
+    return threads * 16 * rms_norm::WideBackwardPacks<kAdd>(cut.stages, cut.rows);
   }
 };
 
@@ -133,14 +135,14 @@ char* At(const tuning::Rotating& of, int64_t rows, int64_t hidden, int turn) {
   return static_cast<char*>(of.Matrix(rows, hidden, FB_BF16, turn).data);
 }
 
-template <Operation kOp, bool kCluster>
+template <Operation kOp, RowShare kShare>
 int Forward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int clusters, int turn) {
-  using K = Kernels<kOp, kCluster>;
+  using K = Kernels<kOp, kShare>;
   const int threads = ThreadsOf(hidden, cut.cluster);
-  const LaunchShape shape = {.blocks = std::min<int64_t>(clusters, rows) * cut.cluster,
-                             .threads = dim3(static_cast<unsigned>(threads)),
+  const LaunchShape shape = {.blocks = std::min<int64_t>(clusters, (rows + cut.rows - 1) / cut.rows) * cut.cluster,
+                             .threads = dim3(static_cast<unsigned>(threads), static_cast<unsigned>(cut.rows)),
                              .cluster = cut.cluster,
-                             .shared_bytes = K::ForwardBytes(threads, cut.stages)};
+                             .shared_bytes = K::ForwardBytes(threads, cut)};
   const WideForwardArgs args = {.x = At(b.x, rows, hidden, turn),
                                 .residual = At(b.residual, rows, hidden, turn),
                                 .weight = b.weight.base(),
@@ -163,16 +165,16 @@ int Forward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int cl
   return LaunchKernel(K::kForward, shape, args);
 }
 
-template <Operation kOp, bool kCluster>
+template <Operation kOp, RowShare kShare>
 int Backward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int clusters, int turn) {
-  using K = Kernels<kOp, kCluster>;
+  using K = Kernels<kOp, kShare>;
   const int threads = ThreadsOf(hidden, cut.cluster);
-  const int64_t sums = std::min<int64_t>(clusters, rows);
+  const int64_t sums = std::min<int64_t>(clusters, (rows + cut.rows - 1) / cut.rows);
   auto* const partials = reinterpret_cast<float*>(b.workspace.base());
   const LaunchShape shape = {.blocks = sums * cut.cluster,
-                             .threads = dim3(static_cast<unsigned>(threads)),
+                             .threads = dim3(static_cast<unsigned>(threads), static_cast<unsigned>(cut.rows)),
                              .cluster = cut.cluster,
-                             .shared_bytes = K::BackwardBytes(threads, cut.stages)};
+                             .shared_bytes = K::BackwardBytes(threads, cut)};
   const WideBackwardArgs args = {
       .dy = At(b.dy, rows, hidden, turn),
       .x = At(b.x, rows, hidden, turn),
@@ -199,35 +201,34 @@ int Backward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int c
   return LaunchSumJobs(jobs[0], jobs[1], sums, hidden, true, nullptr);
 }
 
-template <Operation kOp, bool kCluster>
+template <Operation kOp, RowShare kShare>
 void Time(const Bench& b, bool forward, int64_t hidden, Cut cut) {
-  using K = Kernels<kOp, kCluster>;
+  using K = Kernels<kOp, kShare>;
   const int64_t rows = kElements / hidden;
   const int threads = ThreadsOf(hidden, cut.cluster);
-  if (threads > 512) return;
-  const int bytes = forward ? K::ForwardBytes(threads, cut.stages) : K::BackwardBytes(threads, cut.stages);
+  const int bytes = forward ? K::ForwardBytes(threads, cut) : K::BackwardBytes(threads, cut);
   int most = 0;
   if (forward) {
-    most = Prepare(K::kForward, cut, threads, bytes);
+    most = Prepare(K::kForward, cut, threads * cut.rows, bytes);
   } else {
-    most = Prepare(K::kBackward, cut, threads, bytes);
+    most = Prepare(K::kBackward, cut, threads * cut.rows, bytes);
   }
   int clusters = SmCount() * cut.blocks_per_sm / cut.cluster;
-  if (cut.cluster > 2) clusters = SmCount() / 16 * 16 * cut.blocks_per_sm / cut.cluster;
+  if (cut.cluster > 2) clusters = (SmCount() / 16 * 16 - 8) * cut.blocks_per_sm / cut.cluster;
   if (cut.clusters > 0) clusters = cut.clusters;
   double us = 0.0;
   if (most >= clusters) {
     us = tuning::MedianUs(
         [&](int turn) {
-          return forward ? Forward<kOp, kCluster>(b, rows, hidden, cut, clusters, turn)
-                         : Backward<kOp, kCluster>(b, rows, hidden, cut, clusters, turn);
+          return forward ? Forward<kOp, kShare>(b, rows, hidden, cut, clusters, turn)
+                         : Backward<kOp, kShare>(b, rows, hidden, cut, clusters, turn);
         },
         /*repeats=*/12);
   }
   const int per_element = forward ? (kOp == kAddRms ? 8 : 4) : (kOp == kAddRms ? 8 : 6);
   const double moved = static_cast<double>(rows * hidden * per_element);
-  std::printf("%-18s %-8s H %-6lld threads %3d cluster %2d blocks/sm %d stages %d fit %3d of %3d",
-              kNames[kOp], forward ? "forward" : "backward", static_cast<long long>(hidden), threads,
+  std::printf("%-18s %-8s H %-6lld threads %3d rows %2d cluster %2d blocks/sm %d stages %d fit %3d of %3d",
+              kNames[kOp], forward ? "forward" : "backward", static_cast<long long>(hidden), threads, cut.rows,
               cut.cluster, cut.blocks_per_sm, cut.stages, most, clusters);
   if (us > 0.0) {
     std::printf(" %8.1f us %5.1f %%\n", us, 100.0 * moved / us / b.copy_rate);
@@ -237,20 +238,33 @@ void Time(const Bench& b, bool forward, int64_t hidden, Cut cut) {
 }
 
 template <Operation kOp>
+void TimeCut(const Bench& b, bool forward, int64_t hidden, const Cut& cut) {
+  if (cut.cluster > 1) return Time<kOp, RowShare::kCluster>(b, forward, hidden, cut);
+  if (ThreadsOf(hidden, 1) == 32) return Time<kOp, RowShare::kWarp>(b, forward, hidden, cut);
+  Time<kOp, RowShare::kBlock>(b, forward, hidden, cut);
+}
+
+template <Operation kOp>
 void TimeAll(const Bench& b, bool forward, const std::vector<int64_t>& widths) {
   for (const int64_t hidden : widths) {
     for (const int cluster : {1, 2, 4, 8, 16}) {
       const int threads = ThreadsOf(hidden, cluster);
-      if (threads > 512 || threads < 128) continue;
-      for (const int blocks : {1, 2, 3, 4}) {
-        if (blocks * threads > 512 || (blocks + 1) * threads <= 384) continue;
-        for (const int stages : {3, 4}) {
-          const int bytes = forward ? Kernels<kOp, true>::ForwardBytes(threads, stages)
-                                    : Kernels<kOp, true>::BackwardBytes(threads, stages);
-          if (blocks * (bytes + 1700) > 228 * 1024) continue;
-          const Cut cut = {cluster, blocks, stages, 0};
-          cluster == 1 ? Time<kOp, false>(b, forward, hidden, cut)
-                       : Time<kOp, true>(b, forward, hidden, cut);
+      if (threads > 512 || (cluster > 1 && threads < 128)) continue;
+      for (const int rows : {1, 2, 4, 8, 16}) {
+        const int block = rows * threads;
+        if (block > 512 || (rows > 1 && (cluster > 1 || threads > 128))) continue;
+        if (rows > 4 && threads > 32) continue;
+        if (block < 128) continue;
+        for (const int blocks : {1, 2, 3, 4}) {
+          if (blocks * block > 512 || (blocks + 1) * block <= 384) continue;
+          for (const int stages : {2, 3, 4}) {
+            const Cut cut = {cluster, blocks, stages, 0, rows};
+            const int bytes = forward ? Kernels<kOp, RowShare::kBlock>::ForwardBytes(threads, cut)
+                                      : Kernels<kOp, RowShare::kBlock>::BackwardBytes(threads, cut);
+            if (stages == 2 && blocks * bytes * 3 / 2 < 200 * 1024) continue;
+            if (blocks * (bytes + 1900) > 228 * 1024) continue;
+            TimeCut<kOp>(b, forward, hidden, cut);
+          }
         }
       }
     }
@@ -356,33 +370,33 @@ double Apart(const void* got, const std::vector<double>& want, uint32_t* bits) {
   return most;
 }
 
-template <Operation kOp, bool kCluster>
+template <Operation kOp, RowShare kShare>
 void CheckOne(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, const Want& want) {
-  using K = Kernels<kOp, kCluster>;
+  using K = Kernels<kOp, kShare>;
   const int threads = ThreadsOf(hidden, cut.cluster);
   uint32_t bits[2] = {};
   double apart[5] = {};
   for (int run = 0; run < 2; ++run) {
     for (const auto* memory : {&b.y, &b.sum}) Check(cudaMemset(memory->base(), 0xff, 64 << 20));
-    Prepare(K::kForward, cut, threads, K::ForwardBytes(threads, cut.stages));
-    Check(Forward<kOp, kCluster>(b, rows, hidden, cut, cut.clusters, 0));
+    Prepare(K::kForward, cut, threads * cut.rows, K::ForwardBytes(threads, cut));
+    Check(Forward<kOp, kShare>(b, rows, hidden, cut, cut.clusters, 0));
     Check(cudaDeviceSynchronize());
     apart[0] = Apart(b.y.base(), want.y, &bits[run]);
     if (kOp == kAddRms) {
       apart[1] = Apart(b.sum.base(), want.sum, &bits[run]);
-      Forward<kRms, kCluster>(b, rows, hidden, cut, cut.clusters, 0);  // rstd of x itself.
+      Forward<kRms, kShare>(b, rows, hidden, cut, cut.clusters, 0);  // rstd of x itself.
     }
-    Prepare(K::kBackward, cut, threads, K::BackwardBytes(threads, cut.stages));
-    Check(Backward<kOp, kCluster>(b, rows, hidden, cut, cut.clusters, 0));
+    Prepare(K::kBackward, cut, threads * cut.rows, K::BackwardBytes(threads, cut));
+    Check(Backward<kOp, kShare>(b, rows, hidden, cut, cut.clusters, 0));
     Check(cudaDeviceSynchronize());
     apart[2] = Apart(b.y.base(), want.dx, &bits[run]);
     apart[3] = Apart(b.dweight.base(), want.dweight, &bits[run]);
     if (kOp == kLayer) apart[4] = Apart(b.dbias.base(), want.dbias, &bits[run]);
   }
   const bool good = *std::max_element(apart, apart + 5) < 0.006 && bits[0] == bits[1];
-  std::printf("%s %s %lld x %lld cluster %d: y %.4f sum %.4f dx %.4f dweight %.4f dbias %.4f %s\n",
+  std::printf("%s %s %lld x %lld cluster %d rows %d: y %.4f sum %.4f dx %.4f dweight %.4f dbias %.4f %s\n",
               good ? "ok  " : "FAIL", kNames[kOp], static_cast<long long>(rows),
-              static_cast<long long>(hidden), cut.cluster, apart[0], apart[1], apart[2], apart[3],
+              static_cast<long long>(hidden), cut.cluster, cut.rows, apart[0], apart[1], apart[2], apart[3],
               apart[4], bits[0] == bits[1] ? "bits equal" : "BITS DIFFER");
 }
 
@@ -390,7 +404,7 @@ template <Operation kOp>
 void CheckAll(const Bench& b) {
   for (const float mean : {0.0f, 20.0f}) {
     if (kOp != kLayer && mean != 0.0f) continue;
-    for (const int64_t hidden : {8192, 16384, 12296, 20480, 65536, 65544, 131072, 262144}) {
+    for (const int64_t hidden : {1000, 1024, 2048, 4096, 8192, 16384, 12296, 20480, 65536, 65544, 131072, 262144}) {
       const int64_t rows = hidden > 60000 ? 13 : 19;
       Fill(b.x.base(), rows * hidden, mean, 1.0f, 1);
       Fill(b.dy.base(), rows * hidden, 0.0f, 1.0f, 2);
@@ -400,10 +414,16 @@ void CheckAll(const Bench& b) {
       const Want want = WantOf<kOp>(b, rows, hidden);
       for (const int cluster : {1, 2, 4, 8, 16}) {
         const int threads = ThreadsOf(hidden, cluster);
-        if (threads > 512 || threads < 256) continue;
-        const Cut cut = {cluster, 1, kOp == kAddRms ? 2 : 3, 3};
-        cluster == 1 ? CheckOne<kOp, false>(b, rows, hidden, cut, want)
-                     : CheckOne<kOp, true>(b, rows, hidden, cut, want);
+        if (threads > 512 || (cluster > 1 && threads < 256)) continue;
+        const int together = threads > 128 ? 1 : threads > 64 ? 3 : threads > 32 ? 4 : 8;
+        const Cut cut = {cluster, 1, kOp == kAddRms ? 2 : 3, 3, together};
+        if (cluster > 1) {
+          CheckOne<kOp, RowShare::kCluster>(b, rows, hidden, cut, want);
+        } else if (threads > 32) {
+          CheckOne<kOp, RowShare::kBlock>(b, rows, hidden, cut, want);
+        } else {
+          CheckOne<kOp, RowShare::kWarp>(b, rows, hidden, cut, want);
+        }
       }
     }
   }
@@ -514,6 +534,7 @@ int Main(int argc, char** argv) {
   Fill(b.dy.base(), kBytes / 2, 0.0f, 1.0f, 2);
   Fill(b.residual.base(), kBytes / 2, 0.0f, 1.0f, 3);
   if (wants("layer")) TimeRows(b);
+  if (wants("narrow")) TimeAll<kLayer>(b, false, {1024, 2048, 4096, 5120, 8192});
   const std::vector<int64_t> wide = {8192, 16384, 65536, 131072, 262144};
   if (wants("forward")) {
     TimeAll<kRms>(b, true, wide);
@@ -522,7 +543,7 @@ int Main(int argc, char** argv) {
   }
   if (wants("backward")) {
     TimeAll<kRms>(b, false, wide);
-    TimeAll<kLayer>(b, false, {4096, 5120, 8192, 16384, 65536, 131072, 262144});
+    TimeAll<kLayer>(b, false, {16384, 65536, 131072, 262144});
     TimeAll<kAddRms>(b, false, {16384, 65536, 262144});
   }
   return EXIT_SUCCESS;
