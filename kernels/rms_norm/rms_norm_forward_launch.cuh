@@ -66,20 +66,8 @@ inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
   return covers ? policy : SelectLooping(f.norm.hidden);
 }
 
-template <bool kAdd, bool kModulate = false>
-int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& policy) {
-  if (f.norm.rows == 0) return cudaSuccess;
-  const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
-  const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
-    using X = typename decltype(tag)::type;
-    return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
-                                                   policy.packs, policy.cluster > 1);
-  });
-  const int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
-  const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
-                             .threads = dim3(policy.threads_per_row, policy.rows_per_block),
-                             .cluster = policy.cluster,
-                             .stream = static_cast<cudaStream_t>(call.stream)};
+template <bool kAdd, bool kModulate>
+ForwardArgsOf<kModulate> ArgsOfForward(const ForwardCall& f) {
   ForwardArgsOf<kModulate> args = {};
   static_cast<ForwardArgs&>(args) = {
       .x = f.x.data,
@@ -105,7 +93,24 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& 
                        .shift_dtype = f.shift->dtype,
                        .group_rows = f.norm.rows / f.scale->shape[0]};
   }
-  return LaunchKernel(kernel, shape, args);
+  return args;
+}
+
+template <bool kAdd, bool kModulate = false>
+int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& policy) {
+  if (f.norm.rows == 0) return cudaSuccess;
+  const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
+  const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
+                                                   policy.packs, policy.cluster > 1);
+  });
+  const int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
+  const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
+                             .threads = dim3(policy.threads_per_row, policy.rows_per_block),
+                             .cluster = policy.cluster,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(kernel, shape, ArgsOfForward<kAdd, kModulate>(f));
 }
 
 template <bool kAdd, bool kModulate = false>
