@@ -2,7 +2,7 @@
 // a block, in bf16 on device 0, over the ways to cut a row, as shares of the copy rate of the same
 // run; and compares what they compute with sums in f64. Its numbers go into the policies' comments.
 //
-//   wide_norm_tune [check|layer|narrow|forward|backward ...]
+//   wide_norm_tune [plain] [check|layer|narrow|forward|backward ...]
 
 #include <cmath>
 #include <cstdlib>
@@ -530,9 +530,15 @@ int Main(int argc, char** argv) {
     CheckAll<kAddRms>(b);
     CheckAll<kLayer>(b);
   }
-  Fill(b.x.base(), kBytes / 2, 0.0f, 1.0f, 1);
-  Fill(b.dy.base(), kBytes / 2, 0.0f, 1.0f, 2);
-  Fill(b.residual.base(), kBytes / 2, 0.0f, 1.0f, 3);
+  const bool plain = argc > 1 && std::strcmp(argv[1], "plain") == 0;  // As norm_tune's values.
+  if (plain) {
+    Check(cudaMemset(b.x.base(), 0x3c, kBytes));
+    for (const auto* memory : {&b.dy, &b.residual}) Check(cudaMemset(memory->base(), 0, kBytes));
+  } else {
+    Fill(b.x.base(), kBytes / 2, 0.0f, 1.0f, 1);
+    Fill(b.dy.base(), kBytes / 2, 0.0f, 1.0f, 2);
+    Fill(b.residual.base(), kBytes / 2, 0.0f, 1.0f, 3);
+  }
   if (wants("layer")) TimeRows(b);
   if (wants("narrow")) TimeAll<kLayer>(b, false, {1024, 2048, 4096, 5120, 8192});
   const std::vector<int64_t> wide = {8192, 16384, 65536, 131072, 262144};
