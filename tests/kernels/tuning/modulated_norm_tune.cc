@@ -25,6 +25,12 @@ FbTensor Vector(char* base, int64_t size, int32_t dtype) {
   return {base, {size}, {1}, 1, dtype, FB_CUDA, 0};
 }
 
+FbTensor Absent() {
+  FbTensor tensor = {};
+  tensor.ndim = -1;
+  return tensor;
+}
+
 struct Bench {
   tuning::Rotating x{kBytes};
   tuning::Rotating dy{kBytes};
@@ -55,7 +61,7 @@ int Run(const Bench& b, FbPhase phase, Shape s, bool has_weight, int turn) {
   const FbTensor y = b.y.Matrix(rows, s.hidden, FB_BF16, turn);
   const FbTensor scale = b.scale.Matrix(s.groups, s.hidden, FB_BF16, turn);
   const FbTensor shift = b.shift.Matrix(s.groups, s.hidden, FB_BF16, turn);
-  const FbTensor weight = has_weight ? Vector(b.weight.base(), s.hidden, FB_BF16) : FbTensor{};
+  const FbTensor weight = has_weight ? Vector(b.weight.base(), s.hidden, FB_BF16) : Absent();
   const FbTensor rstd = Vector(b.rstd.base(), rows, FB_F32);
   if (phase == FB_FORWARD) {
     const FbTensor inputs[] = {x, weight, scale, shift};
@@ -65,7 +71,7 @@ int Run(const Bench& b, FbPhase phase, Shape s, bool has_weight, int turn) {
   }
   const FbTensor inputs[] = {b.dy.Matrix(rows, s.hidden, FB_BF16, turn), x, weight, scale, rstd};
   const FbTensor outputs[] = {
-      y, has_weight ? Vector(b.dweight.base(), s.hidden, FB_BF16) : FbTensor{},
+      y, has_weight ? Vector(b.dweight.base(), s.hidden, FB_BF16) : Absent(),
       b.dscale.Matrix(s.groups, s.hidden, FB_BF16, turn),
       b.dshift.Matrix(s.groups, s.hidden, FB_BF16, turn)};
   call.inputs = inputs, call.outputs = outputs;

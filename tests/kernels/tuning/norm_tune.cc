@@ -32,7 +32,7 @@ FbTensor Vector(char* base, int64_t size, int32_t dtype) {
 }
 
 struct Bench {
-  tuning::Rotating x{kBytes, 0x3c};
+  tuning::Rotating x{kBytes};
   tuning::Rotating dy{kBytes};
   tuning::Rotating y{kBytes};
   tuning::Rotating weight{kSmallBytes};
@@ -202,6 +202,10 @@ int Main(int argc, char** argv) {
   }
   const auto wants = [&](const char* name) { return argc < 2 || std::strcmp(argv[1], name) == 0; };
   const Bench bench;
+  bench.x.FillBf16(0.0f);
+  bench.dy.FillBf16(0.0f);
+  bench.weight.FillBf16(1.0f);
+  bench.bias.FillBf16(0.0f);
   if (wants(RmsNorm::kName)) Tune<RmsNorm>(bench, widths);
   if (wants(LayerNorm::kName)) Tune<LayerNorm>(bench, widths);
   return EXIT_SUCCESS;
