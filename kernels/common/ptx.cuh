@@ -87,6 +87,16 @@ __device__ __forceinline__ void StoreGlobal16(void* address, uint32_t a, uint32_
                : "memory");
 }
 
+// The same if `wanted`, without a branch.
+__device__ __forceinline__ void StoreGlobal16If(bool wanted, void* address, uint32_t a, uint32_t b,
+                                                uint32_t c, uint32_t d) {
+  asm volatile(
+      "{.reg .pred p;\n setp.ne.u32 p, %0, 0;\n @p st.global.v4.b32 [%1], {%2, %3, %4, %5};}" ::"r"(
+          static_cast<uint32_t>(wanted)),
+      "l"(__cvta_generic_to_global(address)), "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
+
 __device__ __forceinline__ void StoreGlobal8(void* address, uint32_t a, uint32_t b) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(address)), "r"(a),
                "r"(b)

@@ -152,7 +152,11 @@ __device__ __forceinline__ void StoreAsync8(uint32_t to, uint32_t barrier, uint3
 // what that wrote before.
 __device__ __forceinline__ uint32_t CountArrival(uint32_t* counter) {
   uint32_t before;
+#ifdef FB_RELAXED
+  asm volatile("atom.relaxed.cta.shared::cta.add.u32 %0, [%1], 1;"
+#else
   asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
+#endif
                : "=r"(before)
                : "r"(SharedAddress(counter))
                : "memory");

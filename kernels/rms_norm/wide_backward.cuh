@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     }
     CopyAsyncCommit();
   };
-  ring.ClearStages(stages);
+  ring.ClearStages(stages, kAdd && args.dsum == nullptr ? 2 * kWidePacks : kSlots);
   for (int stage = 0; stage < stages; ++stage) {
     fetch(ring.base + stage * ring.stage_packs, first_row + stage * row_step);
   }
@@ -125,49 +125,69 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     if (next == ring_end) next = ring.base;
     const float2 later_statistics = statistics_of(row + 2 * row_step);
     float2 next_sent = {};
+#ifdef FB_LATE
+    float2 next_part = {};
+#endif
     if (row + row_step < args.rows) {
       WaitForRows(stages - 2);
+#ifdef FB_LATE
+      next_part = sums_of(next, next_statistics.x);
+#else
       next_sent = exchange.Send(turn + 1, sums_of(next, next_statistics.x));
+#endif
     }
     const auto [mean, rstd] = statistics;
     const float2 sums = exchange.Receive(turn, sent);
-    sent = next_sent;
+#ifdef FB_LATE
+    next_part = Exchange::OverWarp(next_part);
+#endif
     // dx = rstd * (g + (x - mean) * slope - mean(g)).
     const float slope = -rstd * (sums.x * rstd * args.inverse_hidden);
     const float mean_g = sums.y * args.inverse_hidden;
     X* dx = static_cast<X*>(args.dx) + row * args.dx_stride + column;
+    const auto write = [&](auto rounds) {
 #pragma unroll
-    for (int p = 0; p < kWidePacks; ++p) {
-      float x[kLanes], dy[kLanes], w[kLanes];
-      Unpack<X, kLanes>(Ring::Load(at, p), x);
-      Unpack<X, kLanes>(Ring::Load(at, kWidePacks + p), dy);
-      Unpack<X, kLanes>(Ring::Load(weight, p), w);
-      if constexpr (kCenter) {
+      for (int p = 0; p < kWidePacks; ++p) {
+        float x[kLanes], dy[kLanes], w[kLanes];
+        Unpack<X, kLanes>(Ring::Load(at, p), x);
+        Unpack<X, kLanes>(Ring::Load(at, kWidePacks + p), dy);
+        Unpack<X, kLanes>(Ring::Load(weight, p), w);
+        if constexpr (kCenter) {
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) x[i] -= mean;
+          for (int i = 0; i < kLanes; ++i) x[i] -= mean;
+        }
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) {
+          const float g = kCenter ? fmaf(dy[i], w[i], -mean_g) : dy[i] * (offset + w[i]);
+          w[i] = rstd * fmaf(x[i], slope, g);
+        }
+        if constexpr (kAdd) {
+          float dsum[kLanes];
+          Unpack<X, kLanes>(Ring::Load(at, 2 * kWidePacks + p), dsum);
+#pragma unroll
+          for (int i = 0; i < kLanes; ++i) w[i] += dsum[i];
+        }
+        ring.StoreRow(dx, p, PackFloats<X, kLanes>(w));
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
+        if constexpr (decltype(rounds)::value) RoundFloats<X>(x);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
+        if constexpr (kCenter) {
+#pragma unroll
+          for (int i = 0; i < kLanes; ++i) dbias[p][i] += dy[i];
+        }
       }
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) {
-        const float g = kCenter ? fmaf(dy[i], w[i], -mean_g) : dy[i] * (offset + w[i]);
-        w[i] = rstd * fmaf(x[i], slope, g);
-      }
-      if constexpr (kAdd) {
-        float dsum[kLanes];
-        Unpack<X, kLanes>(Ring::Load(at, 2 * kWidePacks + p), dsum);
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) w[i] += dsum[i];
-      }
-      if (ring.Has(p)) StoreFloats<X, kLanes>(dx + p * Ring::kStride, w);
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
-      if (!kCenter && args.round_normed) RoundFloats<X>(x);
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
-      if constexpr (kCenter) {
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) dbias[p][i] += dy[i];
-      }
+    };
+    if (!kCenter && args.round_normed) {
+      write(std::true_type());
+    } else {
+      write(std::false_type());
     }
+#ifdef FB_LATE
+    if (row + row_step < args.rows) next_sent = exchange.SendOfWarp(turn + 1, next_part);
+#endif
+    sent = next_sent;
     fetch(at, row + stages * row_step);
     at = next;
     statistics = next_statistics;

@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
   uint4* const weight = ring.Kept(dynamic_shared, stages, 0);
   uint4* const bias = ring.Kept(dynamic_shared, stages, 1);
   const bool has_weight = args.weight != nullptr;
+  const float offset = has_weight ? args.offset : 0.0f;
 
   const auto fetch = [&](uint4* at, int64_t row) {
     if (row < args.rows) {
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     }
     CopyAsyncCommit();
   };
-  ring.ClearStages(stages);
+  ring.ClearStages(stages, kSlots);
   for (int stage = 0; stage < stages; ++stage) {
     fetch(ring.base + stage * ring.stage_packs, first_row + stage * row_step);
   }
@@ -109,10 +110,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
         for (int i = 0; i < kLanes; ++i) v[i] += r[i];
         const Lanes<X, kLanes> added = PackFloats<X, kLanes>(v);
         Ring::Store(at, p, added);
-        if (ring.Has(p)) {
-          X* sum = static_cast<X*>(args.sum) + row * args.sum_stride + column;
-          StoreLanes<X, kLanes>(sum + p * Ring::kStride, added);
-        }
+        ring.StoreRow(static_cast<X*>(args.sum) + row * args.sum_stride + column, p, added);
         Unpack<X, kLanes>(added, v);
       }
 #pragma unroll
@@ -167,12 +165,21 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     uint4* next = at + ring.stage_packs;
     if (next == ring_end) next = ring.base;
     float2 next_sent = {};
+#ifdef FB_LATE
+    float2 next_part = {};
+#endif
     if (row + row_step < args.rows) {
       WaitForRows(stages - 2);
+#ifdef FB_LATE
+      next_part = sums_of(next, row + row_step);
+#else
       next_sent = exchange.Send(turn + 1, sums_of(next, row + row_step));
+#endif
     }
     const float2 sums = exchange.Receive(turn, sent);
-    sent = next_sent;
+#ifdef FB_LATE
+    next_part = Exchange::OverWarp(next_part);
+#endif
     WideMoments m = {0.0f, 0.0f, sums.x * args.inverse_hidden};
     if constexpr (kCenter) m = moments_of(at, sums);
     const float rstd = rsqrtf(m.variance + args.eps);
@@ -182,29 +189,38 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
       if (args.rstd != nullptr) args.rstd[row] = rstd;
     }
     X* y = static_cast<X*>(args.y) + row * args.y_stride + column;
+    const auto write = [&](auto rounds) {
 #pragma unroll
-    for (int p = 0; p < kWidePacks; ++p) {
-      float v[kLanes], w[kLanes];
-      Unpack<X, kLanes>(Ring::Load(at, p), v);
-      Unpack<X, kLanes>(Ring::Load(weight, p), w);
-      if constexpr (kCenter) {
-        float b[kLanes];
-        Unpack<X, kLanes>(Ring::Load(bias, p), b);
+      for (int p = 0; p < kWidePacks; ++p) {
+        float v[kLanes], w[kLanes];
+        Unpack<X, kLanes>(Ring::Load(at, p), v);
+        Unpack<X, kLanes>(Ring::Load(weight, p), w);
+        if constexpr (kCenter) {
+          float b[kLanes];
+          Unpack<X, kLanes>(Ring::Load(bias, p), b);
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) {
-          v[i] = fmaf(fmaf(v[i] - m.base, rstd, shift), w[i], b[i]);
+          for (int i = 0; i < kLanes; ++i) {
+            v[i] = fmaf(fmaf(v[i] - m.base, rstd, shift), w[i], b[i]);
+          }
+        } else {
+#pragma unroll
+          for (int i = 0; i < kLanes; ++i) v[i] *= rstd;
+          if constexpr (decltype(rounds)::value) RoundFloats<X>(v);
+#pragma unroll
+          for (int i = 0; i < kLanes; ++i) v[i] *= offset + w[i];
         }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) v[i] *= rstd;
-        if (args.round_normed) RoundFloats<X>(v);
-        if (has_weight) {
-#pragma unroll
-          for (int i = 0; i < kLanes; ++i) v[i] *= args.offset + w[i];
-        }
+        ring.StoreRow(y, p, PackFloats<X, kLanes>(v));
       }
-      if (ring.Has(p)) StoreFloats<X, kLanes>(y + p * Ring::kStride, v);
+    };
+    if (!kCenter && args.round_normed) {
+      write(std::true_type());
+    } else {
+      write(std::false_type());
     }
+#ifdef FB_LATE
+    if (row + row_step < args.rows) next_sent = exchange.SendOfWarp(turn + 1, next_part);
+#endif
+    sent = next_sent;
     fetch(at, row + stages * row_step);
     at = next;
   }

@@ -44,14 +44,39 @@ inline LaunchShape WideShape(const Policy& policy, int64_t blocks, int64_t share
 }
 
 template <bool kCenter, bool kAdd>
+LaunchShape WideForwardShape(const FbCall& call, const Policy& policy, int64_t rows) {
+  const int64_t bytes = WideSharedBytes(policy, kAdd ? 2 : 1, kCenter ? 2 : 1);
+  return WideShape(policy, BackwardBlocks(policy, rows, call.sm_count), bytes, call.stream);
+}
+
+template <bool kAdd>
+LaunchShape WideBackwardShape(const FbCall& call, const Policy& policy, int64_t rows) {
+  const int64_t bytes = WideSharedBytes(policy, kAdd ? 3 : 2, 1);
+  return WideShape(policy, BackwardBlocks(policy, rows, call.sm_count), bytes, call.stream);
+}
+
+// Whether the current device runs the policy's clusters. Where it does not, the other kernels do.
+template <bool kCenter, bool kAdd>
+bool RunsWideForward(const FbCall& call, int32_t dtype, const Policy& policy) {
+  return policy.cluster <= kPortableCluster ||
+         RunsClusters(SelectWideForward<kCenter, kAdd>(dtype, true),
+                      WideForwardShape<kCenter, kAdd>(call, policy, 1));
+}
+
+template <bool kCenter, bool kAdd>
+bool RunsWideBackward(const FbCall& call, int32_t dtype, const Policy& policy) {
+  return policy.cluster <= kPortableCluster ||
+         RunsClusters(SelectWideBackward<kCenter, kAdd>(dtype, true),
+                      WideBackwardShape<kAdd>(call, policy, 1));
+}
+
+template <bool kCenter, bool kAdd>
 cudaError_t LaunchWideForward(const FbCall& call, int32_t dtype, const Policy& policy,
                               WideForwardArgs args) {
   args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   args.stages = policy.stages;
-  const int64_t bytes = WideSharedBytes(policy, kAdd ? 2 : 1, kCenter ? 2 : 1);
-  const LaunchShape shape =
-      WideShape(policy, BackwardBlocks(policy, args.rows, call.sm_count), bytes, call.stream);
-  return LaunchKernel(SelectWideForward<kCenter, kAdd>(dtype, policy.cluster > 1), shape, args);
+  return LaunchKernel(SelectWideForward<kCenter, kAdd>(dtype, policy.cluster > 1),
+                      WideForwardShape<kCenter, kAdd>(call, policy, args.rows), args);
 }
 
 template <bool kCenter, bool kAdd>
@@ -59,10 +84,8 @@ cudaError_t LaunchWideBackward(const FbCall& call, int32_t dtype, const Policy& 
                                WideBackwardArgs args) {
   args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   args.stages = policy.stages;
-  const int64_t bytes = WideSharedBytes(policy, kAdd ? 3 : 2, 1);
-  const LaunchShape shape =
-      WideShape(policy, BackwardBlocks(policy, args.rows, call.sm_count), bytes, call.stream);
-  return LaunchKernel(SelectWideBackward<kCenter, kAdd>(dtype, policy.cluster > 1), shape, args);
+  return LaunchKernel(SelectWideBackward<kCenter, kAdd>(dtype, policy.cluster > 1),
+                      WideBackwardShape<kAdd>(call, policy, args.rows), args);
 }
 
 template <bool kCenter, bool kAdd>

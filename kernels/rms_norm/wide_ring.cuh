@@ -49,7 +49,10 @@ struct WideExchange {
 
   // Each thread brings its part of the sums. What it gets is for Receive.
   __device__ __forceinline__ float2 Send(uint32_t turn, float2 part) {
-    part = OverWarp(part);
+    return SendOfWarp(turn, OverWarp(part));
+  }
+  // The same with the sums of OverWarp.
+  __device__ __forceinline__ float2 SendOfWarp(uint32_t turn, float2 part) {
     if constexpr (kShare == RowShare::kWarp) return part;
     const uint32_t lane = threadIdx.x % kWarpThreads;
     const uint32_t warps = blockDim.x / kWarpThreads;
@@ -103,7 +106,6 @@ struct WideExchange {
     return lane % 2 == 0 ? make_float2(own, other) : make_float2(other, own);
   }
 
- private:
   // Two values cost little more than one: after the first exchange half of the lanes go on with one
   // of them, half with the other.
   __device__ __forceinline__ static float2 OverWarp(float2 value) {
@@ -155,6 +157,11 @@ struct WideRing {
   __device__ __forceinline__ static void Store(uint4* at, int slot, const Lanes<X, kLanes>& pack) {
     StoreLanes<X, kLanes>(reinterpret_cast<X*>(at + slot * kWarpThreads), pack);
   }
+  // Pack `p` of this thread to its place behind `to`, where its first one goes, if the row has it.
+  __device__ __forceinline__ void StoreRow(X* to, int p, const Lanes<X, kLanes>& pack) const {
+    StoreGlobal16If(Has(p), to + p * kStride, pack.word[0], pack.word[1], pack.word[2],
+                    pack.word[3]);
+  }
   // Starts copying the packs of a row, from this thread's first on, into slots from `slot` on.
   __device__ __forceinline__ void Fetch(uint4* at, int slot, const X* from) const {
 #pragma unroll
@@ -172,12 +179,14 @@ struct WideRing {
       if (has && Has(p)) at[p * kWarpThreads] = *reinterpret_cast<const uint4*>(from + p * kStride);
     }
   }
-  // Zeros in what no row fills, so that sums need not ask.
-  __device__ __forceinline__ void ClearStages(int stages) const {
-    if (Has(kWidePacks - 1)) return;
+  // Zeros in what no row fills, so that sums need not ask: packs beyond the row, and slots from
+  // `filled` on.
+  __device__ __forceinline__ void ClearStages(int stages, int filled) const {
+    if (Has(kWidePacks - 1) && filled == kSlots) return;
     for (int stage = 0; stage < stages; ++stage) {
       for (int slot = 0; slot < kSlots; ++slot) {
-        if (!Has(slot % kWidePacks)) base[stage * stage_packs + slot * kWarpThreads] = {};
+        if (slot < filled && Has(slot % kWidePacks)) continue;
+        base[stage * stage_packs + slot * kWarpThreads] = {};
       }
     }
   }

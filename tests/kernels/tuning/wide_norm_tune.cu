@@ -2,7 +2,7 @@
 // a block, in bf16 on device 0, over the ways to cut a row, as shares of the copy rate of the same
 // run; and compares what they compute with sums in f64. Its numbers go into the policies' comments.
 //
-//   wide_norm_tune [plain] [check|layer|narrow|forward|backward ...]
+//   wide_norm_tune [plain|brief] [check|layer|modulated|narrow|forward|backward ...]
 
 #include <cmath>
 #include <cstdlib>
@@ -13,6 +13,7 @@
 #include "kernels/common/dispatch.h"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_forward_rows.cuh"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "kernels/rms_norm/wide_backward.cuh"
 #include "kernels/rms_norm/wide_forward.cuh"
 #include "tests/kernels/tuning/device_timer.h"
@@ -245,7 +246,7 @@ void TimeCut(const Bench& b, bool forward, int64_t hidden, const Cut& cut) {
 }
 
 template <Operation kOp>
-void TimeAll(const Bench& b, bool forward, const std::vector<int64_t>& widths) {
+void TimeAll(const Bench& b, bool forward, const std::vector<int64_t>& widths, bool brief) {
   for (const int64_t hidden : widths) {
     for (const int cluster : {1, 2, 4, 8, 16}) {
       const int threads = ThreadsOf(hidden, cluster);
@@ -258,6 +259,7 @@ void TimeAll(const Bench& b, bool forward, const std::vector<int64_t>& widths) {
         for (const int blocks : {1, 2, 3, 4}) {
           if (blocks * block > 512 || (blocks + 1) * block <= 384) continue;
           for (const int stages : {2, 3, 4}) {
+            if (brief && (stages == 4 || blocks * block < 300)) continue;
             const Cut cut = {cluster, blocks, stages, 0, rows};
             const int bytes = forward ? Kernels<kOp, RowShare::kBlock>::ForwardBytes(threads, cut)
                                       : Kernels<kOp, RowShare::kBlock>::BackwardBytes(threads, cut);
@@ -516,6 +518,64 @@ void TimeRows(const Bench& b) {
   }
 }
 
+// ---- modulated_rms_norm, a row to a block, 1,024 rows to a row of scale ----
+
+struct ModulatedForm {
+  const char* name;
+  void (*kernel)(rms_norm::ModulatedForwardArgs);
+  int warps;
+  int packs;
+};
+
+template <int kWarps, int kPacks, int kResident>
+constexpr ModulatedForm ModulatedFormOf(const char* name) {
+  return {name,
+          modulated_rms_norm::ModulatedForwardRowKernel<BFloat16, kWarps, kPacks, kResident>,
+          kWarps, kPacks};
+}
+
+const ModulatedForm kModulatedForms[] = {
+    ModulatedFormOf<2, 4, 24>("2 warps 4 packs 80 registers"),
+    ModulatedFormOf<4, 2, 40>("4 warps 2 packs 48 registers"),
+    ModulatedFormOf<4, 4, 24>("4 warps 4 packs 80 registers"),
+    ModulatedFormOf<4, 4, 20>("4 warps 4 packs 96 registers"),
+    ModulatedFormOf<8, 2, 40>("8 warps 2 packs 48 registers"),
+    ModulatedFormOf<8, 2, 32>("8 warps 2 packs 64 registers"),
+    ModulatedFormOf<8, 4, 24>("8 warps 4 packs 80 registers"),
+    ModulatedFormOf<8, 4, 16>("8 warps 4 packs 128 registers"),
+    ModulatedFormOf<16, 2, 32>("16 warps 2 packs 64 registers"),
+    ModulatedFormOf<16, 2, 48>("16 warps 2 packs 40 registers"),
+    ModulatedFormOf<16, 4, 16>("16 warps 4 packs 128 registers")};
+
+void TimeModulated(const Bench& b) {
+  for (const int64_t hidden : {1024, 2048, 4096, 5120, 8192, 16384}) {
+    const int64_t rows = kElements / hidden / 1024 * 1024;
+    for (const ModulatedForm& form : kModulatedForms) {
+      const int64_t of_warp = 256 * form.packs;
+      const auto threads = static_cast<unsigned>((hidden + of_warp - 1) / of_warp * 32);
+      if (threads > static_cast<unsigned>(form.warps) * 32 || threads * 4 <= form.warps * 32u) {
+        continue;
+      }
+      const auto run = [&](int turn) -> int {
+        rms_norm::ModulatedForwardArgs args = {};
+        args.x = At(b.x, rows, hidden, turn);
+        args.weight = b.weight.base();
+        args.y = At(b.y, rows, hidden, turn);
+        args.rstd = reinterpret_cast<float*>(b.rstd.base());
+        args.x_stride = args.y_stride = hidden;
+        args.inverse_hidden = 1.0f / static_cast<float>(hidden);
+        args.norm = {rows, hidden, 1e-6f, 0.0f, false};
+        args.modulation = {b.residual.base(), b.sum.base(), hidden, hidden, FB_BF16, FB_BF16, 1024};
+        return LaunchKernel(form.kernel, {.blocks = rows, .threads = dim3(threads)}, args);
+      };
+      const double us = tuning::MedianUs(run, /*repeats=*/12);
+      std::printf("modulated forward H %-6lld %-30s %8.1f us %5.1f %%\n",
+                  static_cast<long long>(hidden), form.name, us,
+                  100.0 * static_cast<double>(rows * hidden * 4) / us / b.copy_rate);
+    }
+  }
+}
+
 int Main(int argc, char** argv) {
   const auto wants = [&](const char* what) {
     for (int i = 1; i < argc; ++i) {
@@ -539,18 +599,20 @@ int Main(int argc, char** argv) {
     Fill(b.dy.base(), kBytes / 2, 0.0f, 1.0f, 2);
     Fill(b.residual.base(), kBytes / 2, 0.0f, 1.0f, 3);
   }
+  const bool brief = argc > 1 && std::strcmp(argv[1], "brief") == 0;
   if (wants("layer")) TimeRows(b);
-  if (wants("narrow")) TimeAll<kLayer>(b, false, {1024, 2048, 4096, 5120, 8192});
+  if (wants("narrow")) TimeAll<kLayer>(b, false, {1024, 2048, 4096, 5120, 8192}, brief);
+  if (wants("modulated")) TimeModulated(b);
   const std::vector<int64_t> wide = {8192, 16384, 65536, 131072, 262144};
   if (wants("forward")) {
-    TimeAll<kRms>(b, true, wide);
-    TimeAll<kLayer>(b, true, {16384, 65536, 262144});
-    TimeAll<kAddRms>(b, true, {16384, 65536, 262144});
+    TimeAll<kRms>(b, true, wide, brief);
+    TimeAll<kLayer>(b, true, {16384, 65536, 131072, 262144}, brief);
+    TimeAll<kAddRms>(b, true, {16384, 65536, 131072, 262144}, brief);
   }
   if (wants("backward")) {
-    TimeAll<kRms>(b, false, wide);
-    TimeAll<kLayer>(b, false, {16384, 65536, 131072, 262144});
-    TimeAll<kAddRms>(b, false, {16384, 65536, 262144});
+    TimeAll<kRms>(b, false, wide, brief);
+    TimeAll<kLayer>(b, false, {16384, 65536, 131072, 262144}, brief);
+    TimeAll<kAddRms>(b, false, {16384, 65536, 131072, 262144}, brief);
   }
   return EXIT_SUCCESS;
 }
