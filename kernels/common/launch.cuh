@@ -79,8 +79,8 @@ cudaError_t LaunchKernel(void (*kernel)(Params...), const LaunchShape& shape, Ar
   return cudaGetLastError();
 }
 
-// Whether the current device can run one cluster of this shape: of more than kPortableCluster blocks
-// not every device can.
+// Whether the current device can run one cluster of this shape: of more than kPortableCluster
+// blocks not every device can.
 template <typename... Params>
 bool RunsClusters(void (*kernel)(Params...), const LaunchShape& shape) {
   int clusters = 0;

@@ -55,10 +55,10 @@ __device__ __forceinline__ void BarrierArriveExpecting(uint64_t* barrier, uint32
 #endif
 }
 
-// Waits until the phase of this parity has ended; what its arrivals wrote to this block's shared memory
-// is then visible. What they wrote elsewhere may not be: an acquire at the scope of the cluster would
-// invalidate the L1 cache, and wait for all loads on their way, once per call (rms_norm's rows in a
-// ring: 13 % of all samples).
+// Waits until the phase of this parity has ended; what its arrivals wrote to this block's shared
+// memory is then visible. What they wrote elsewhere may not be: an acquire at the scope of the
+// cluster would invalidate the L1 cache, and wait for all loads on their way, once per call
+// (rms_norm's rows in a ring: 13 % of all samples).
 __device__ __forceinline__ void BarrierWait(uint64_t* barrier, uint32_t parity) {
 #if defined(FB_PTX_SM90)
   uint32_t done = 0;
@@ -148,15 +148,11 @@ __device__ __forceinline__ void StoreAsync8(uint32_t to, uint32_t barrier, uint3
 #endif
 }
 
-// Adds 1 to a counter in shared memory and returns what it was. Who sees the arrival of another sees
-// what that wrote before.
+// Adds 1 to a counter in shared memory and returns what it was. Who sees the arrival of another
+// sees what that wrote before.
 __device__ __forceinline__ uint32_t CountArrival(uint32_t* counter) {
   uint32_t before;
-#ifdef FB_RELAXED
-  asm volatile("atom.relaxed.cta.shared::cta.add.u32 %0, [%1], 1;"
-#else
   asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
-#endif
                : "=r"(before)
                : "r"(SharedAddress(counter))
                : "memory");

@@ -77,6 +77,12 @@ __device__ __forceinline__ void StoreLanes(T* address, const Lanes<T, kLanes>& i
   }
 }
 
+// 1, or two of it.
+template <typename T>
+inline constexpr uint32_t kOneWord = std::is_same_v<T, float>  ? 0x3f800000u
+                                     : std::is_same_v<T, Half> ? 0x3c003c00u
+                                                               : 0x3f803f80u;
+
 // The larger of two 16-bit floats, pair by pair; a number before NaN.
 template <typename T>
 __device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {

@@ -1,9 +1,9 @@
 // The forward kernel for what is usual: a row to a block, weight and bias, where there are any, of
 // the dtype of x. See layer_norm_forward.cuh.
 //
-// bf16: 15 instructions per element where the general kernel has 26: no distances from a reference, no
-// sums over threads whose number is only known at run time. H200, 16384 x 4096: 72.6 us instead of
-// 77.2.
+// bf16: 15 instructions per element where the general kernel has 26: no distances from a reference,
+// no sums over threads whose number is only known at run time. H200, 16384 x 4096: 72.6 us instead
+// of 77.2.
 
 #ifndef KERNELS_LAYER_NORM_LAYER_NORM_FORWARD_ROWS_CUH_
 #define KERNELS_LAYER_NORM_LAYER_NORM_FORWARD_ROWS_CUH_
@@ -42,12 +42,6 @@ struct BlockPairSum {
   }
 };
 
-// 1, or two of it.
-template <typename T>
-inline constexpr uint32_t kOneWord = std::is_same_v<T, float>  ? 0x3f800000u
-                                     : std::is_same_v<T, Half> ? 0x3c003c00u
-                                                               : 0x3f803f80u;
-
 // A thread's packs of a vector of the row's length, or of `word` if there is none.
 template <typename X, int kPacks>
 __device__ __forceinline__ void LoadPacks(const X* from, bool has, int left, uint32_t word,
@@ -64,9 +58,9 @@ __device__ __forceinline__ void LoadPacks(const X* from, bool has, int left, uin
 }
 
 // blockDim = as many threads as the row has runs of kPacks packs, whole warps, at most kWarps of
-// them; a warp has kPacks * 32 neighbouring packs. As many blocks as rows. The sums are of x and x^2:
-// where the mean is more than two deviations from 0, which costs digits, they are taken again, from
-// the mean. REQUIRES: all rows, weight and bias in 16-byte runs.
+// them; a warp has kPacks * 32 neighbouring packs. As many blocks as rows. The sums are of x and
+// x^2: where the mean is more than two deviations from 0, which costs digits, they are taken again,
+// from the mean. REQUIRES: all rows, weight and bias in 16-byte runs.
 template <typename X, int kWarps, int kPacks, int kResidentWarps = kPacks == 4 ? 32 : 40>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
     LayerNormForwardRowKernel(const __grid_constant__ ForwardArgs args) {

@@ -13,8 +13,8 @@ using RowKernel = rms_norm::ForwardKernel</*kModulate=*/true>;
 RowKernel SelectRowKernel(int32_t dtype, int threads) {
   return DispatchFloat(dtype, [&](auto tag) -> RowKernel {
     using X = typename decltype(tag)::type;
-    return threads <= 256 ? ModulatedForwardRowKernel<X, 8, kRowPacks, 40>
-                          : ModulatedForwardRowKernel<X, 16, kRowPacks, 32>;
+    return threads <= 64 ? ModulatedForwardRowKernel<X, 2, kRowPacks, 24>
+                         : ModulatedForwardRowKernel<X, kRowWarps, kRowPacks, 24>;
   });
 }
 
@@ -46,7 +46,7 @@ int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
 
 int32_t LoadForwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int threads : {256, 512}) {
+    for (const int threads : {64, 256}) {
       const cudaError_t error = LoadKernel(SelectRowKernel(dtype, threads));
       if (error != cudaSuccess) return error;
     }

@@ -1,8 +1,9 @@
-// The forward kernel for what is usual: a row to a block; weight, scale and shift of the dtype of x.
-// All are asked for before the row's sum is known. y = (1 + scale) * n * (offset + weight) + shift.
+// The forward kernel for what is usual: a row to a block; weight, scale and shift of the dtype of
+// x. All are asked for before the row's sum is known. y = (1 + scale) * n * (offset + weight) +
+// shift.
 //
-// Traffic: x read once, y written once; what rows share comes from L1 and L2. Determinism: the order
-// of a row's sum is fixed by the number of threads. No atomics.
+// Traffic: x read once, y written once; what rows share comes from L1 and L2. Determinism: the
+// order of a row's sum is fixed by the number of threads. No atomics.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_FORWARD_ROWS_CUH_
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_FORWARD_ROWS_CUH_
@@ -35,8 +36,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
   constexpr int kLanes = kPackLanes<X>;
   __shared__ float sums[kWarps];
   const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
-  const int first =
-      static_cast<int>(threadIdx.x / kWarpThreads * (kWarpThreads * kPacks)) + lane;
+  const int first = static_cast<int>(threadIdx.x / kWarpThreads * (kWarpThreads * kPacks)) + lane;
   const int left = static_cast<int>(args.norm.hidden / kLanes) - first;
   const int64_t row = blockIdx.x;
   const int column = first * kLanes;

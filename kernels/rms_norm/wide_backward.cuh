@@ -1,6 +1,6 @@
-// The backward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd: x is the sum,
-// whose other gradient is added to dx) and layer_norm (kCenter). See wide_ring.cuh. With
-// n = (x - mean) * rstd and g = dy * (offset + weight), mean and its term only with kCenter:
+// The backward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd: x is the
+// sum, whose other gradient is added to dx) and layer_norm (kCenter). See wide_ring.cuh. With n =
+// (x - mean) * rstd and g = dy * (offset + weight), mean and its term only with kCenter:
 //   dx = rstd * (g - mean(g) - n * mean(g * n)),  dweight = sum over rows of dy * n,
 //   dbias = sum over rows of dy
 //
@@ -43,8 +43,8 @@ constexpr int WideBackwardPacks(int stages, int rows) {
   return kWidePacks * (rows * stages * (kAdd ? 3 : 2) + 1);
 }
 
-// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole clusters.
-// REQUIRES: all rows and weight in 16-byte runs.
+// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole
+// clusters. REQUIRES: all rows and weight in 16-byte runs.
 template <typename X, bool kCenter, bool kAdd, RowShare kShare>
 __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     WideBackwardKernel(const __grid_constant__ WideBackwardArgs args) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
   float2 sent = {};
   if (first_row < args.rows) {
     WaitForRows(stages - 1);
-    sent = exchange.Send(0, sums_of(at, statistics.x));
+    sent = exchange.Send(0, Exchange::OverWarp(sums_of(at, statistics.x)));
   }
   uint32_t turn = 0;
   for (int64_t row = first_row; row < args.rows; row += row_step, ++turn) {
@@ -125,22 +125,14 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     if (next == ring_end) next = ring.base;
     const float2 later_statistics = statistics_of(row + 2 * row_step);
     float2 next_sent = {};
-#ifdef FB_LATE
     float2 next_part = {};
-#endif
     if (row + row_step < args.rows) {
       WaitForRows(stages - 2);
-#ifdef FB_LATE
       next_part = sums_of(next, next_statistics.x);
-#else
-      next_sent = exchange.Send(turn + 1, sums_of(next, next_statistics.x));
-#endif
     }
     const auto [mean, rstd] = statistics;
     const float2 sums = exchange.Receive(turn, sent);
-#ifdef FB_LATE
     next_part = Exchange::OverWarp(next_part);
-#endif
     // dx = rstd * (g + (x - mean) * slope - mean(g)).
     const float slope = -rstd * (sums.x * rstd * args.inverse_hidden);
     const float mean_g = sums.y * args.inverse_hidden;
@@ -184,9 +176,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     } else {
       write(std::false_type());
     }
-#ifdef FB_LATE
-    if (row + row_step < args.rows) next_sent = exchange.SendOfWarp(turn + 1, next_part);
-#endif
+    if (row + row_step < args.rows) next_sent = exchange.Send(turn + 1, next_part);
     sent = next_sent;
     fetch(at, row + stages * row_step);
     at = next;

@@ -1,5 +1,5 @@
-// The forward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd) and layer_norm
-// (kCenter). See wide_ring.cuh.
+// The forward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd) and
+// layer_norm (kCenter). See wide_ring.cuh.
 //
 // Traffic: x read once, y written once; weight and bias stay in shared memory. Determinism: the
 // order of a row's sums is fixed by the policy. No atomics.
@@ -51,8 +51,8 @@ struct WideMoments {
 // bits: sums are taken again, from the mean.
 inline constexpr float kFarMean = 4.0f;
 
-// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole clusters.
-// REQUIRES: all rows, weight and bias in 16-byte runs.
+// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole
+// clusters. REQUIRES: all rows, weight and bias in 16-byte runs.
 template <typename X, bool kCenter, bool kAdd, RowShare kShare>
 __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     WideForwardKernel(const __grid_constant__ WideForwardArgs args) {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
       }
     }
     if constexpr (kCenter) {
-      const float2 again = exchange_again.Send(turn_again, apart);
+      const float2 again = exchange_again.Send(turn_again, Exchange::OverWarp(apart));
       m = from(m.shift, exchange_again.Receive(turn_again, again));
       ++turn_again;
     }
@@ -158,28 +158,20 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
   float2 sent = {};
   if (first_row < args.rows) {
     WaitForRows(stages - 1);
-    sent = exchange.Send(0, sums_of(at, first_row));
+    sent = exchange.Send(0, Exchange::OverWarp(sums_of(at, first_row)));
   }
   uint32_t turn = 0;
   for (int64_t row = first_row; row < args.rows; row += row_step, ++turn) {
     uint4* next = at + ring.stage_packs;
     if (next == ring_end) next = ring.base;
     float2 next_sent = {};
-#ifdef FB_LATE
     float2 next_part = {};
-#endif
     if (row + row_step < args.rows) {
       WaitForRows(stages - 2);
-#ifdef FB_LATE
       next_part = sums_of(next, row + row_step);
-#else
-      next_sent = exchange.Send(turn + 1, sums_of(next, row + row_step));
-#endif
     }
     const float2 sums = exchange.Receive(turn, sent);
-#ifdef FB_LATE
     next_part = Exchange::OverWarp(next_part);
-#endif
     WideMoments m = {0.0f, 0.0f, sums.x * args.inverse_hidden};
     if constexpr (kCenter) m = moments_of(at, sums);
     const float rstd = rsqrtf(m.variance + args.eps);
@@ -217,9 +209,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
     } else {
       write(std::false_type());
     }
-#ifdef FB_LATE
-    if (row + row_step < args.rows) next_sent = exchange.SendOfWarp(turn + 1, next_part);
-#endif
+    if (row + row_step < args.rows) next_sent = exchange.Send(turn + 1, next_part);
     sent = next_sent;
     fetch(at, row + stages * row_step);
     at = next;

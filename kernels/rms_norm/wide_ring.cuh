@@ -1,6 +1,6 @@
-// What the pipelined kernels of the norms share. Rows go through a ring in shared memory. The sums of a
-// row are sent before the row ahead of it is written, so that nobody waits for them, and its loads
-// are two rows ahead of both.
+// What the kernels for wide rows share. Rows go through a ring in shared memory. What a thread has
+// of the sums of the next row is there before this row is written, and is sent after that: the sums
+// over a warp, and the exchange between blocks, happen while there is other work.
 
 #ifndef KERNELS_RMS_NORM_WIDE_RING_CUH_
 #define KERNELS_RMS_NORM_WIDE_RING_CUH_
@@ -16,9 +16,9 @@ namespace fuseboard::rms_norm {
 enum class RowShare { kWarp, kBlock, kCluster };
 
 // Sums of one or two floats over those who share a row. The last warp of a block to bring its part
-// adds up the parts in the order of the warps and sends the sum to each block of the cluster. A warp
-// brings turn t + 2 when it has the sums of turn t, which all warps have brought after they had those
-// of turn t - 2: four turns never meet.
+// adds up the parts in the order of the warps and sends the sum to each block of the cluster. A
+// warp brings a turn when it has the sums of the one before: turns that are kTurns apart never
+// meet.
 template <int kValues, RowShare kShare>
 struct WideExchange {
   static constexpr int kTurns = 4;
@@ -47,12 +47,8 @@ struct WideExchange {
     }
   }
 
-  // Each thread brings its part of the sums. What it gets is for Receive.
+  // Each warp brings its part of the sums, from OverWarp. What it gets is for Receive.
   __device__ __forceinline__ float2 Send(uint32_t turn, float2 part) {
-    return SendOfWarp(turn, OverWarp(part));
-  }
-  // The same with the sums of OverWarp.
-  __device__ __forceinline__ float2 SendOfWarp(uint32_t turn, float2 part) {
     if constexpr (kShare == RowShare::kWarp) return part;
     const uint32_t lane = threadIdx.x % kWarpThreads;
     const uint32_t warps = blockDim.x / kWarpThreads;
@@ -106,8 +102,8 @@ struct WideExchange {
     return lane % 2 == 0 ? make_float2(own, other) : make_float2(other, own);
   }
 
-  // Two values cost little more than one: after the first exchange half of the lanes go on with one
-  // of them, half with the other.
+  // The sums over a warp. Two values cost little more than one: after the first exchange half of
+  // the lanes go on with one of them, half with the other.
   __device__ __forceinline__ static float2 OverWarp(float2 value) {
     if constexpr (kValues == 1) return {WarpReduce(value.x, Sum()), 0.0f};
     const bool upper = threadIdx.x % kWarpThreads >= 16;
@@ -121,8 +117,8 @@ struct WideExchange {
 };
 
 // Where a thread's packs are: in the row, kWidePacks of them, 32 packs apart; and in shared memory,
-// where a stage has kSlots packs of a thread, side by side with its neighbours' (no bank conflicts).
-// A thread touches no other's, so that the ring needs no barrier.
+// where a stage has kSlots packs of a thread, side by side with its neighbours' (no bank
+// conflicts). A thread touches no other's, so that the ring needs no barrier.
 template <typename X, int kSlots>
 struct WideRing {
   static constexpr int kLanes = kPackLanes<X>;
@@ -202,12 +198,6 @@ __device__ __forceinline__ void WaitForRows(int pending) {
     CopyAsyncWait<2>();
   }
 }
-
-// 1, or two of it.
-template <typename T>
-inline constexpr uint32_t kOneWord = std::is_same_v<T, float>  ? 0x3f800000u
-                                     : std::is_same_v<T, Half> ? 0x3c003c00u
-                                                               : 0x3f803f80u;
 
 }  // namespace fuseboard::rms_norm
 

@@ -1,6 +1,6 @@
-// Times modulated_rms_norm in bf16 on device 0, with a row of scale and shift per 1,024 rows and per
-// row, as shares of the copy rate of the same run by least traffic; and compares its results with
-// sums in f64.
+// Times modulated_rms_norm in bf16 on device 0, with a row of scale and shift per 1,024 rows and
+// per row, as shares of the copy rate of the same run by least traffic; and compares its results
+// with sums in f64.
 
 #include <algorithm>
 #include <cmath>
@@ -70,10 +70,10 @@ int Run(const Bench& b, FbPhase phase, Shape s, bool has_weight, int turn) {
     return modulated_rms_norm::ForwardCuda(&call, nullptr);
   }
   const FbTensor inputs[] = {b.dy.Matrix(rows, s.hidden, FB_BF16, turn), x, weight, scale, rstd};
-  const FbTensor outputs[] = {
-      y, has_weight ? Vector(b.dweight.base(), s.hidden, FB_BF16) : Absent(),
-      b.dscale.Matrix(s.groups, s.hidden, FB_BF16, turn),
-      b.dshift.Matrix(s.groups, s.hidden, FB_BF16, turn)};
+  const FbTensor outputs[] = {y,
+                              has_weight ? Vector(b.dweight.base(), s.hidden, FB_BF16) : Absent(),
+                              b.dscale.Matrix(s.groups, s.hidden, FB_BF16, turn),
+                              b.dshift.Matrix(s.groups, s.hidden, FB_BF16, turn)};
   call.inputs = inputs, call.outputs = outputs;
   return modulated_rms_norm::BackwardCuda(&call, b.workspace.base());
 }
@@ -185,13 +185,23 @@ void CheckOne(const Bench& b, Shape s, bool has_weight) {
 int Main() {
   const Bench b;
   for (const bool has_weight : {true, false}) {
-    for (const Shape s : {Shape{3, 100, 1024}, {2, 67, 4096}, {2, 3000, 128}, {5, 1, 4096},
-                          {1, 90, 5120}, {2, 33, 16384}, {2, 100, 1000}, {1, 40, 32768}}) {
+    for (const Shape s : {Shape{3, 100, 1024},
+                          {2, 67, 4096},
+                          {2, 3000, 128},
+                          {5, 1, 4096},
+                          {1, 90, 5120},
+                          {2, 33, 16384},
+                          {2, 100, 1000},
+                          {1, 40, 32768}}) {
       CheckOne(b, s, has_weight);
     }
   }
-  for (const Shape s : {Shape{16, 1024, 4096}, {64, 1024, 1024}, {16, 2048, 2048}, {16, 800, 5120},
-                        {16, 512, 8192}, {4, 1024, 16384}}) {
+  for (const Shape s : {Shape{16, 1024, 4096},
+                        {64, 1024, 1024},
+                        {16, 2048, 2048},
+                        {16, 800, 5120},
+                        {16, 512, 8192},
+                        {4, 1024, 16384}}) {
     Time(b, s, true);
     Time(b, s, false);
   }

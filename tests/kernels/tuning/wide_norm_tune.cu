@@ -1,6 +1,7 @@
-// Times the kernels for wide rows (kernels/rms_norm/wide_*.cuh) and layer_norm's kernel for a row to
-// a block, in bf16 on device 0, over the ways to cut a row, as shares of the copy rate of the same
-// run; and compares what they compute with sums in f64. Its numbers go into the policies' comments.
+// Times the kernels for wide rows (kernels/rms_norm/wide_*.cuh) and layer_norm's kernel for a row
+// to a block, in bf16 on device 0, over the ways to cut a row, as shares of the copy rate of the
+// same run; and compares what they compute with sums in f64. Its numbers go into the policies'
+// comments.
 //
 //   wide_norm_tune [plain|brief] [check|layer|modulated|narrow|forward|backward ...]
 
@@ -21,8 +22,8 @@
 namespace fuseboard {
 namespace {
 
-using rms_norm::WideBackwardArgs;
 using rms_norm::RowShare;
+using rms_norm::WideBackwardArgs;
 using rms_norm::WideForwardArgs;
 using tuning::Check;
 
@@ -30,7 +31,8 @@ constexpr int64_t kBytes = int64_t{512} << 20;
 constexpr int64_t kElements = int64_t{1} << 26;
 constexpr int kPacksPerWarp = 32 * rms_norm::kWidePacks;
 
-__global__ void FillKernel(BFloat16* to, int64_t count, float mean, float deviation, uint32_t seed) {
+__global__ void FillKernel(BFloat16* to, int64_t count, float mean, float deviation,
+                           uint32_t seed) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     float sum = -6.0f;
@@ -119,10 +121,8 @@ template <Operation kOp, RowShare kShare>
 struct Kernels {
   static constexpr bool kCenter = kOp == kLayer;
   static constexpr bool kAdd = kOp == kAddRms;
-  static constexpr auto kForward =
-      rms_norm::WideForwardKernel<BFloat16, kCenter, kAdd, kShare>;
-  static constexpr auto kBackward =
-      rms_norm::WideBackwardKernel<BFloat16, kCenter, kAdd, kShare>;
+  static constexpr auto kForward = rms_norm::WideForwardKernel<BFloat16, kCenter, kAdd, kShare>;
+  static constexpr auto kBackward = rms_norm::WideBackwardKernel<BFloat16, kCenter, kAdd, kShare>;
 
   static int ForwardBytes(int threads, const Cut& cut) {
     return threads * 16 * rms_norm::WideForwardPacks<kCenter, kAdd>(cut.stages, cut.rows);
@@ -140,10 +140,11 @@ template <Operation kOp, RowShare kShare>
 int Forward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int clusters, int turn) {
   using K = Kernels<kOp, kShare>;
   const int threads = ThreadsOf(hidden, cut.cluster);
-  const LaunchShape shape = {.blocks = std::min<int64_t>(clusters, (rows + cut.rows - 1) / cut.rows) * cut.cluster,
-                             .threads = dim3(static_cast<unsigned>(threads), static_cast<unsigned>(cut.rows)),
-                             .cluster = cut.cluster,
-                             .shared_bytes = K::ForwardBytes(threads, cut)};
+  const LaunchShape shape = {
+      .blocks = std::min<int64_t>(clusters, (rows + cut.rows - 1) / cut.rows) * cut.cluster,
+      .threads = dim3(static_cast<unsigned>(threads), static_cast<unsigned>(cut.rows)),
+      .cluster = cut.cluster,
+      .shared_bytes = K::ForwardBytes(threads, cut)};
   const WideForwardArgs args = {.x = At(b.x, rows, hidden, turn),
                                 .residual = At(b.residual, rows, hidden, turn),
                                 .weight = b.weight.base(),
@@ -172,10 +173,11 @@ int Backward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int c
   const int threads = ThreadsOf(hidden, cut.cluster);
   const int64_t sums = std::min<int64_t>(clusters, (rows + cut.rows - 1) / cut.rows);
   auto* const partials = reinterpret_cast<float*>(b.workspace.base());
-  const LaunchShape shape = {.blocks = sums * cut.cluster,
-                             .threads = dim3(static_cast<unsigned>(threads), static_cast<unsigned>(cut.rows)),
-                             .cluster = cut.cluster,
-                             .shared_bytes = K::BackwardBytes(threads, cut)};
+  const LaunchShape shape = {
+      .blocks = sums * cut.cluster,
+      .threads = dim3(static_cast<unsigned>(threads), static_cast<unsigned>(cut.rows)),
+      .cluster = cut.cluster,
+      .shared_bytes = K::BackwardBytes(threads, cut)};
   const WideBackwardArgs args = {
       .dy = At(b.dy, rows, hidden, turn),
       .x = At(b.x, rows, hidden, turn),
@@ -228,9 +230,10 @@ void Time(const Bench& b, bool forward, int64_t hidden, Cut cut) {
   }
   const int per_element = forward ? (kOp == kAddRms ? 8 : 4) : (kOp == kAddRms ? 8 : 6);
   const double moved = static_cast<double>(rows * hidden * per_element);
-  std::printf("%-18s %-8s H %-6lld threads %3d rows %2d cluster %2d blocks/sm %d stages %d fit %3d of %3d",
-              kNames[kOp], forward ? "forward" : "backward", static_cast<long long>(hidden), threads, cut.rows,
-              cut.cluster, cut.blocks_per_sm, cut.stages, most, clusters);
+  std::printf(
+      "%-18s %-8s H %-6lld threads %3d rows %2d cluster %2d blocks/sm %d stages %d fit %3d of %3d",
+      kNames[kOp], forward ? "forward" : "backward", static_cast<long long>(hidden), threads,
+      cut.rows, cut.cluster, cut.blocks_per_sm, cut.stages, most, clusters);
   if (us > 0.0) {
     std::printf(" %8.1f us %5.1f %%\n", us, 100.0 * moved / us / b.copy_rate);
   } else {
@@ -396,17 +399,19 @@ void CheckOne(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, cons
     if (kOp == kLayer) apart[4] = Apart(b.dbias.base(), want.dbias, &bits[run]);
   }
   const bool good = *std::max_element(apart, apart + 5) < 0.006 && bits[0] == bits[1];
-  std::printf("%s %s %lld x %lld cluster %d rows %d: y %.4f sum %.4f dx %.4f dweight %.4f dbias %.4f %s\n",
-              good ? "ok  " : "FAIL", kNames[kOp], static_cast<long long>(rows),
-              static_cast<long long>(hidden), cut.cluster, cut.rows, apart[0], apart[1], apart[2], apart[3],
-              apart[4], bits[0] == bits[1] ? "bits equal" : "BITS DIFFER");
+  std::printf(
+      "%s %s %lld x %lld cluster %d rows %d: y %.4f sum %.4f dx %.4f dweight %.4f dbias %.4f %s\n",
+      good ? "ok  " : "FAIL", kNames[kOp], static_cast<long long>(rows),
+      static_cast<long long>(hidden), cut.cluster, cut.rows, apart[0], apart[1], apart[2], apart[3],
+      apart[4], bits[0] == bits[1] ? "bits equal" : "BITS DIFFER");
 }
 
 template <Operation kOp>
 void CheckAll(const Bench& b) {
   for (const float mean : {0.0f, 20.0f}) {
     if (kOp != kLayer && mean != 0.0f) continue;
-    for (const int64_t hidden : {1000, 1024, 2048, 4096, 8192, 16384, 12296, 20480, 65536, 65544, 131072, 262144}) {
+    for (const int64_t hidden :
+         {1000, 1024, 2048, 4096, 8192, 16384, 12296, 20480, 65536, 65544, 131072, 262144}) {
       const int64_t rows = hidden > 60000 ? 13 : 19;
       Fill(b.x.base(), rows * hidden, mean, 1.0f, 1);
       Fill(b.dy.base(), rows * hidden, 0.0f, 1.0f, 2);
@@ -448,13 +453,17 @@ constexpr RowForm FormOf(const char* name) {
           kPacks};
 }
 
-const RowForm kRowForms[] = {
-    FormOf<1, 4, 32>("1 warp  4 packs 64 registers"), FormOf<1, 4, 24>("1 warp  4 packs 80 registers"),
-    FormOf<2, 2, 40>("2 warps 2 packs 48 registers"), FormOf<4, 4, 32>("4 warps 4 packs 64 registers"),
-    FormOf<4, 4, 24>("4 warps 4 packs 80 registers"), FormOf<4, 2, 40>("4 warps 2 packs 48 registers"),
-    FormOf<8, 2, 40>("8 warps 2 packs 48 registers"), FormOf<8, 4, 32>("8 warps 4 packs 64 registers"),
-    FormOf<8, 4, 24>("8 warps 4 packs 80 registers"), FormOf<16, 4, 32>("16 warps 4 packs 64 registers"),
-    FormOf<16, 2, 48>("16 warps 2 packs 40 registers")};
+const RowForm kRowForms[] = {FormOf<1, 4, 32>("1 warp  4 packs 64 registers"),
+                             FormOf<1, 4, 24>("1 warp  4 packs 80 registers"),
+                             FormOf<2, 2, 40>("2 warps 2 packs 48 registers"),
+                             FormOf<4, 4, 32>("4 warps 4 packs 64 registers"),
+                             FormOf<4, 4, 24>("4 warps 4 packs 80 registers"),
+                             FormOf<4, 2, 40>("4 warps 2 packs 48 registers"),
+                             FormOf<8, 2, 40>("8 warps 2 packs 48 registers"),
+                             FormOf<8, 4, 32>("8 warps 4 packs 64 registers"),
+                             FormOf<8, 4, 24>("8 warps 4 packs 80 registers"),
+                             FormOf<16, 4, 32>("16 warps 4 packs 64 registers"),
+                             FormOf<16, 2, 48>("16 warps 2 packs 40 registers")};
 
 int RunRow(const Bench& b, const RowForm& form, int64_t rows, int64_t hidden, int turn) {
   const int64_t packs = hidden / 8;
@@ -529,8 +538,7 @@ struct ModulatedForm {
 
 template <int kWarps, int kPacks, int kResident>
 constexpr ModulatedForm ModulatedFormOf(const char* name) {
-  return {name,
-          modulated_rms_norm::ModulatedForwardRowKernel<BFloat16, kWarps, kPacks, kResident>,
+  return {name, modulated_rms_norm::ModulatedForwardRowKernel<BFloat16, kWarps, kPacks, kResident>,
           kWarps, kPacks};
 }
 
