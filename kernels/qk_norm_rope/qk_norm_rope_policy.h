@@ -37,6 +37,12 @@ using BackwardInterleavedCut = Cut<128, 2, 2>;
 using BackwardAllHeadsCut = Cut<128, 2, 3>;  // OLMo2: 48 %, 2 blocks 45 %.
 using BackwardManyHeadsCut = Cut<256, 2, 1>;
 
+// And of a kernel with a ring of tiles.
+template <int kThreads_, int kUnroll_, int kBlocksPerSm_, int kStages_>
+struct RingCut : Cut<kThreads_, kUnroll_, kBlocksPerSm_> {
+  static constexpr int kStages = kStages_;
+};
+
 struct Policy {
   int width;       // A power of two up to 32. 0: looping kernel.
   int head_lanes;  // All heads: width * head_lanes is a power of two up to 32, or whole warps.

@@ -11,6 +11,9 @@
 
 #include "kernels/common/launch.cuh"
 #include "kernels/common/sum_partials.cuh"
+#include "kernels/qk_norm_rope/packed_backward.cuh"
+#include "kernels/qk_norm_rope/packed_forward.cuh"
+#include "kernels/qk_norm_rope/packed_launch.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_backward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_forward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_launch.cuh"
@@ -27,6 +30,21 @@ constexpr int64_t kBatch = 4;
 constexpr int64_t kPositions = 4096;
 constexpr int64_t kMaxHeads = 32;
 constexpr int64_t kMaxBytes = kBatch * kPositions * kMaxHeads * 128 * 2;
+
+// Bits of bf16 in [-2, 2), the same every time.
+__global__ void FillKernel(uint16_t* out, int64_t count, uint32_t seed) {
+  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count; i += gridDim.x * int64_t{256}) {
+    uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed;
+    h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
+    const float value = (static_cast<float>(h & 0xffff) - 32768.0f) / 16384.0f;
+    out[i] = static_cast<uint16_t>(__float_as_uint(value) >> 16);
+  }
+}
+
+void Fill(const Rotating& memory, int64_t bytes, uint32_t seed) {
+  FillKernel<<<1024, 256>>>(reinterpret_cast<uint16_t*>(memory.base()), bytes / 2, seed);
+  Check(cudaGetLastError());
+}
 
 struct Model {
   const char* name;
@@ -47,6 +65,15 @@ struct Bench {
   Rotating partials = Rotating(int64_t{64} << 20);
   FbCall device = tuning::NewCall();
   double copy_rate = tuning::CopyRate(out[0], x[0], kMaxBytes);  // Bytes per microsecond.
+
+  Bench() {
+    for (int i = 0; i < 2; ++i) {
+      Fill(x[i], kMaxBytes, 1 + i);
+      Fill(dy[i], kMaxBytes, 3 + i);
+    }
+    Fill(tables, 2 * kPositions * 256 * 2, 5);
+    Fill(weights, int64_t{1} << 20, 6);
+  }
 };
 
 // As a projection's view: the heads inside the positions.
@@ -146,6 +173,119 @@ void TimeBackward(const Bench& bench, const Model& model) {
   Print<C>(bench, model, "backward", "persistent", us, 3);
 }
 
+// How far the heads in `out` are from what the other kernels have left in `expected`.
+__global__ void CompareKernel(const uint16_t* out, const uint16_t* expected, int64_t count,
+                              unsigned long long* differ, int* worst) {
+  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count; i += gridDim.x * int64_t{256}) {
+    const float a = __uint_as_float(uint32_t{out[i]} << 16);
+    const float b = __uint_as_float(uint32_t{expected[i]} << 16);
+    if (a == b) continue;
+    atomicAdd(differ, 1ull);
+    atomicMax(worst, static_cast<int>(fminf(fabsf(a - b) / fmaxf(fabsf(b), 0.0625f), 1e4f) * 1e4f));
+  }
+}
+
+struct Difference {
+  unsigned long long* differ = nullptr;
+  int* worst = nullptr;
+  Difference() {
+    Check(cudaMallocManaged(&differ, 8));
+    Check(cudaMallocManaged(&worst, 4));
+  }
+  void Print(const void* out, const void* expected, int64_t count, const char* what) {
+    *differ = 0, *worst = 0;
+    CompareKernel<<<1024, 256>>>(static_cast<const uint16_t*>(out),
+                                 static_cast<const uint16_t*>(expected), count, differ, worst);
+    Check(cudaDeviceSynchronize());
+    std::printf("    %s: %llu of %lld differ, at most by %.4f of the value\n", what, *differ,
+                static_cast<long long>(count), *worst * 1e-4);
+  }
+};
+
+template <typename C, bool kRoundNormed = true>
+double TimePackedForward(const Bench& bench, const Model& model) {
+  Call call = CallFor(bench, model, false);
+  call.norm.round_normed = kRoundNormed;
+  PackedPlan plan;
+  if (!TakesPacked(call) || !CutPacked<C>(call, &plan)) return 0.0;
+  const LaunchShape shape = {.blocks = plan.side[0].blocks + plan.side[1].blocks,
+                             .threads = dim3(C::kThreads)};
+  const double us = MedianUs([&](int) {
+    return LaunchKernel(QkNormRopePackedForwardKernel<BFloat16, kRoundNormed, C>, shape, call, plan);
+  });
+  Print<C>(bench, model, "forward", kRoundNormed ? "packed" : "packedG", us, 2);
+  return us;
+}
+
+template <typename C, bool kRoundNormed = true>
+double TimePackedBackward(const Bench& bench, const Model& model) {
+  Call call = CallFor(bench, model, true);
+  call.norm.round_normed = kRoundNormed;
+  PackedPlan plan;
+  if (!TakesPacked(call) || !CutPacked<C>(call, &plan)) return 0.0;
+  SharePacked(call, int64_t{bench.device.sm_count} * C::kBlocksPerSm, &plan);
+  auto* partials = reinterpret_cast<float*>(bench.partials.base());
+  for (PackedSide& side : plan.side) {
+    side.partials = partials;
+    partials += side.blocks * model.dim;
+  }
+  const LaunchShape shape = {.blocks = plan.side[0].blocks + plan.side[1].blocks,
+                             .threads = dim3(C::kThreads),
+                             .shared_bytes = HeadRing<BFloat16, C>::kBytes};
+  const auto kernel = QkNormRopePackedBackwardKernel<BFloat16, kRoundNormed, C>;
+  Check(LoadKernel(kernel, true));
+  const double us = MedianUs([&](int) {
+    int error = LaunchKernel(kernel, shape, call, plan);
+    for (int i = 0; i < 2 && error == cudaSuccess; ++i) {
+      error = LaunchSumPartials(plan.side[i].partials, plan.side[i].blocks, model.dim,
+                                call.side[i].dweight, i == 0 && bench.device.sm >= 90, nullptr);
+    }
+    return error;
+  });
+  Print<C>(bench, model, "backward", kRoundNormed ? "packed" : "packedG", us, 3);
+  std::printf("      stages %d regs/thread limit %d\n", C::kStages, 65536 / C::kThreads / C::kBlocksPerSm);
+  return us;
+}
+
+// Against the kernels that work in floats.
+void CheckPacked(const Bench& bench, const Model& model) {
+  Difference difference;
+  Rotating expected[2] = {Rotating(kMaxBytes), Rotating(kMaxBytes)};
+  Rotating weights(4096);
+  const int64_t n[2] = {kBatch * kPositions * model.heads[0] * model.dim,
+                        kBatch * kPositions * model.heads[1] * model.dim};
+  const auto keep = [&] {
+    for (int i = 0; i < 2; ++i) {
+      Check(cudaMemcpy(expected[i].base(), bench.out[i].base(), n[i] * 2, cudaMemcpyDeviceToDevice));
+      Check(cudaMemset(bench.out[i].base(), 0xff, n[i] * 2));
+      const Call call = CallFor(bench, model, true);
+      Check(cudaMemcpy(weights.base() + i * 2048, call.side[i].dweight.data, model.dim * 2,
+                       cudaMemcpyDeviceToDevice));
+      Check(cudaMemset(call.side[i].dweight.data, 0xff, model.dim * 2));
+    }
+  };
+  const auto compare = [&](bool backward) {
+    for (int i = 0; i < 2; ++i) {
+      difference.Print(bench.out[i].base(), expected[i].base(), n[i], i == 0 ? "q" : "k");
+      const Call call = CallFor(bench, model, true);
+      if (backward) {
+        difference.Print(call.side[i].dweight.data, weights.base() + i * 2048, model.dim, "dweight");
+      }
+    }
+  };
+  TimeForward<false, Cut<128, 4, 4>>(bench, model);
+  keep();
+  TimePackedForward<Cut<128, 4, 6>>(bench, model);
+  compare(false);
+  TimeBackward<false, Cut<128, 2, 3>>(bench, model);
+  keep();
+  TimePackedBackward<RingCut<128, 2, 4, 2>>(bench, model);
+  compare(true);
+  keep();
+  TimePackedBackward<RingCut<128, 2, 4, 2>>(bench, model);
+  compare(true);
+}
+
 template <typename C>
 void TimeHeads(const Bench& bench) {
   TimeForward<false, C>(bench, kQwen3);
@@ -158,31 +298,48 @@ void TimeHeadsBackward(const Bench& bench) {
   TimeBackward<false, C>(bench, kGemma3);
 }
 
+template <typename C>
+void TimePackedForwards(const Bench& bench) {
+  TimePackedForward<C>(bench, kQwen3);
+  TimePackedForward<C, false>(bench, kGemma3);
+}
+
+template <typename C>
+void TimePackedBackwards(const Bench& bench) {
+  TimePackedBackward<C>(bench, kQwen3);
+  TimePackedBackward<C, false>(bench, kGemma3);
+}
+
 void TimeAll() {
   const Bench bench;
-  TimeHeads<Cut<128, 2, 4>>(bench);
-  TimeHeads<Cut<128, 3, 3>>(bench);
-  TimeHeads<Cut<128, 4, 3>>(bench);
-  TimeHeads<Cut<128, 4, 4>>(bench);
-  TimeHeads<Cut<256, 2, 2>>(bench);
-  TimeHeads<Cut<256, 2, 3>>(bench);
-  TimeHeads<Cut<256, 4, 1>>(bench);
-  TimeHeads<Cut<256, 4, 2>>(bench);
-  TimeHeadsBackward<Cut<64, 2, 6>>(bench);
-  TimeHeadsBackward<Cut<128, 1, 4>>(bench);
-  TimeHeadsBackward<Cut<128, 2, 2>>(bench);
-  TimeHeadsBackward<Cut<128, 2, 3>>(bench);
-  TimeHeadsBackward<Cut<128, 2, 4>>(bench);
-  TimeHeadsBackward<Cut<256, 1, 2>>(bench);
-  TimeHeadsBackward<Cut<256, 2, 1>>(bench);
-  TimeForward<true, Cut<128, 2, 4>>(bench, kOlmo2);
+  CheckPacked(bench, kQwen3);
+  CheckPacked(bench, kGemma3);
+  TimePackedForwards<Cut<64, 4, 10>>(bench);
+  TimePackedForwards<Cut<64, 4, 12>>(bench);
+  TimePackedForwards<Cut<128, 2, 8>>(bench);
+  TimePackedForwards<Cut<128, 4, 4>>(bench);
+  TimePackedForwards<Cut<128, 4, 5>>(bench);
+  TimePackedForwards<Cut<128, 4, 6>>(bench);
+  TimePackedForwards<Cut<128, 8, 3>>(bench);
+  TimePackedForwards<Cut<128, 8, 4>>(bench);
+  TimePackedForwards<Cut<256, 4, 2>>(bench);
+  TimePackedForwards<Cut<256, 4, 3>>(bench);
+  TimePackedForwards<Cut<256, 2, 4>>(bench);
+  TimePackedBackwards<RingCut<64, 2, 8, 2>>(bench);
+  TimePackedBackwards<RingCut<64, 2, 10, 2>>(bench);
+  TimePackedBackwards<RingCut<128, 1, 5, 3>>(bench);
+  TimePackedBackwards<RingCut<128, 1, 6, 3>>(bench);
+  TimePackedBackwards<RingCut<128, 2, 3, 2>>(bench);
+  TimePackedBackwards<RingCut<128, 2, 4, 1>>(bench);
+  TimePackedBackwards<RingCut<128, 2, 4, 2>>(bench);
+  TimePackedBackwards<RingCut<128, 2, 5, 1>>(bench);
+  TimePackedBackwards<RingCut<128, 2, 5, 2>>(bench);
+  TimePackedBackwards<RingCut<128, 2, 4, 3>>(bench);
+  TimePackedBackwards<RingCut<128, 4, 3, 2>>(bench);
+  TimePackedBackwards<RingCut<256, 2, 2, 2>>(bench);
+  TimePackedBackwards<RingCut<256, 1, 3, 3>>(bench);
   TimeForward<true, Cut<128, 4, 3>>(bench, kOlmo2);
-  TimeForward<true, Cut<256, 2, 2>>(bench, kOlmo2);
-  TimeForward<true, Cut<256, 4, 2>>(bench, kOlmo2);
-  TimeBackward<true, Cut<128, 2, 2>>(bench, kOlmo2);
   TimeBackward<true, Cut<128, 2, 3>>(bench, kOlmo2);
-  TimeBackward<true, Cut<256, 1, 2>>(bench, kOlmo2);
-  TimeBackward<true, Cut<256, 2, 1>>(bench, kOlmo2);
 }
 
 }  // namespace
