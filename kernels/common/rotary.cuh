@@ -238,67 +238,6 @@ __device__ __forceinline__ void RotateSlot(const RotaryFactors<kLanes>& f,
   }
 }
 
-// ---- Two 16-bit floats at a time ----
-//
-// Where each product is rounded to the dtype of the heads, which is that of the tables, they need
-// not become floats: the same bits in a quarter of the instructions. Half rotation of whole heads.
-
-// Whether a call's heads of T, of 16 bits, may be rotated that way. `lanes`: of a run.
-inline bool IsPackable(const Rotation& r, int32_t dtype, int lanes) {
-  return dtype != FB_F32 && r.table_dtype == dtype && r.round_products && !r.interleaved &&
-         2 * r.pairs == r.dim && r.pairs % lanes == 0 && HasTableRuns(r, lanes);
-}
-
-template <typename T, int kLanes>
-struct PackedFactors {
-  Lanes<T, kLanes> cos[2];
-  Lanes<T, kLanes> sin[2];  // With the sign of the rotation.
-};
-
-// For the pairs from `column` on. REQUIRES: IsPackable.
-template <typename T, int kLanes>
-__device__ __forceinline__ PackedFactors<T, kLanes> LoadPackedFactors(const Rotation& r,
-                                                                      int64_t batch,
-                                                                      int64_t position,
-                                                                      int column) {
-  const auto row = [&](const FactorTable& table) {
-    return static_cast<const T*>(table.base) + batch * table.batch_stride +
-           position * table.position_stride + RotaryStream(r, column) * table.stream_stride +
-           column;
-  };
-  const T* cos = row(r.cos);
-  const T* sin = row(r.sin);
-  const int second = r.per_pair ? 0 : r.pairs;
-  PackedFactors<T, kLanes> f;
-  f.cos[0] = LoadLanes<T, kLanes>(cos);
-  f.cos[1] = LoadLanes<T, kLanes>(cos + second);
-  // The transposed map takes the other element's sine, with the other sign.
-  f.sin[0] = LoadLanes<T, kLanes>(sin + (r.inverse ? second : 0));
-  f.sin[1] = LoadLanes<T, kLanes>(sin + (r.inverse ? 0 : second));
-  constexpr uint32_t kSigns = 0x80008000u;
-#pragma unroll
-  for (int i = 0; i < Lanes<T, kLanes>::kWords; ++i) {
-    f.sin[0].word[i] ^= r.inverse ? 0 : kSigns;
-    f.sin[1].word[i] ^= r.inverse ? kSigns : 0;
-  }
-  return f;
-}
-
-// Both runs of a slot, in place.
-template <typename T, int kLanes>
-__device__ __forceinline__ void RotatePacked(const PackedFactors<T, kLanes>& f,
-                                             Lanes<T, kLanes> (&x)[2]) {
-#pragma unroll
-  for (int i = 0; i < Lanes<T, kLanes>::kWords; ++i) {
-    const uint32_t a = x[0].word[i];
-    const uint32_t b = x[1].word[i];
-    x[0].word[i] = AddWords<T>(MultiplyWords<T>(a, f.cos[0].word[i]),
-                               MultiplyWords<T>(b, f.sin[0].word[i]));
-    x[1].word[i] = AddWords<T>(MultiplyWords<T>(b, f.cos[1].word[i]),
-                               MultiplyWords<T>(a, f.sin[1].word[i]));
-  }
-}
-
 }  // namespace fuseboard
 
 #endif  // KERNELS_COMMON_ROTARY_CUH_

@@ -71,10 +71,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   const Ring ring(ring_memory);
   AllowDependentLaunch();
   const Rotation& r = call.rotation;
-  const bool is_k = static_cast<int>(blockIdx.x) >= plan.side[0].blocks;
-  const int index = static_cast<int>(blockIdx.x) - (is_k ? plan.side[0].blocks : 0);
-  const Side& side = call.side[is_k ? 1 : 0];
-  const PackedSide& cut = plan.side[is_k ? 1 : 0];
+  const PackedBlock block(plan);
+  const Side& side = call.side[block.side];
+  const PackedSide& cut = plan.side[block.side];
   const PackedPlace place(plan, cut, kLanes);
   const auto count = static_cast<int>(side.x.count);
   const int step = cut.head_lanes;
@@ -97,15 +96,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     CopyAsyncCommit();
   };
 #pragma unroll
-  for (int stage = 0; stage < C::kStages - 1; ++stage) fetch(stage, index + stage * cut.blocks);
+  for (int stage = 0; stage < C::kStages - 1; ++stage) fetch(stage, block.index + stage * cut.blocks);
 
   float scale[2][kLanes];
   LoadPackedScale<kLanes>(side, call.norm.offset, place.column, r.pairs, scale);
   float dscale[2][kLanes] = {};
-  PackedToken token = token_of(index);
+  PackedToken token = token_of(block.index);
   auto factors = LoadPackedFactors<T, kLanes>(r, token.batch, token.position, place.column);
   int stage = 0;
-  for (int tile = index; tile < cut.tiles; tile += cut.blocks) {
+  for (int tile = block.index; tile < cut.tiles; tile += cut.blocks) {
     const int last_stage = stage == 0 ? C::kStages - 1 : stage - 1;
     fetch(last_stage, tile + (C::kStages - 1) * cut.blocks);
     CopyAsyncWait<C::kStages - 1>();
@@ -166,7 +165,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     stage = stage == C::kStages - 1 ? 0 : stage + 1;
   }
   if (cut.partials == nullptr) return;
-  StorePackedSum<kLanes, C::kThreads>(plan, r.dim, dscale, cut.partials + int64_t{index} * r.dim);
+  StorePackedSum<kLanes, C::kThreads>(plan, r.dim, dscale, cut.partials + int64_t{block.index} * r.dim);
 }
 
 }  // namespace fuseboard::qk_norm_rope

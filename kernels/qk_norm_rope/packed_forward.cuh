@@ -71,12 +71,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
                                   const __grid_constant__ PackedPlan plan) {
   constexpr int kLanes = kPackLanes<T>;
   const Rotation& r = call.rotation;
-  const bool is_k = static_cast<int>(blockIdx.x) >= plan.side[0].blocks;
-  const int tile = static_cast<int>(blockIdx.x) - (is_k ? plan.side[0].blocks : 0);
-  const Side& side = call.side[is_k ? 1 : 0];
-  const PackedSide& cut = plan.side[is_k ? 1 : 0];
+  const PackedBlock block(plan);
+  const Side& side = call.side[block.side];
+  const PackedSide& cut = plan.side[block.side];
   const PackedPlace place(plan, cut, kLanes);
-  const PackedToken token(r, cut, place, C::kUnroll, tile);
+  const PackedToken token(r, cut, place, C::kUnroll, block.index);
   const int left = static_cast<int>(side.x.count) - token.head;  // Heads.
   const auto has = [&](int u) { return u * cut.head_lanes < left; };
 

@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+#include "kernels/common/rotary_cut.h"
+
 namespace fuseboard::qk_norm_rope {
 
 // What a kernel is compiled for. A type, as nvcc 13.0 cannot name a kernel with a class as
@@ -51,45 +53,15 @@ struct Policy {
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
 
-inline constexpr int kWarp = 32;
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-constexpr int NextPowerOfTwo(int64_t value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-constexpr int Tokens(int64_t room, int64_t positions) {
-  return static_cast<int>(room < positions ? room : (positions < 1 ? 1 : positions));
-}
-
-// Groups of `room` that share `heads` heads, `unroll` each at a time: as few turns as it takes to
-// leave the fewest places of the block empty.
-constexpr int HeadLanes(int64_t heads, int64_t room, int unroll) {
-  int best = 1;
-  int64_t best_cost = 0;
-  for (int64_t lanes = 1; lanes <= room; ++lanes) {
-    const int64_t turns = CeilDiv(heads, lanes * unroll);
-    // Places that a position takes up, by 1024.
-    const int64_t cost = 1024 * turns * unroll * room / (room / lanes);
-    if (best_cost == 0 || cost <= best_cost) best = static_cast<int>(lanes), best_cost = cost;
-    if (turns == 1) break;
-  }
-  return best;
-}
-
 // `slots`: pairs of runs of a head. `heads`: at least 1.
 template <typename C>
 constexpr Policy SelectPolicy(int64_t slots, int64_t heads, int64_t positions, bool all_heads) {
+  if (!all_heads) {
+    const HeadCut cut = CutHeads<C>(slots, heads, positions);
+    return {cut.width, cut.head_lanes, cut.token_lanes};
+  }
   if (slots > kWarp) return {};
   const int width = NextPowerOfTwo(slots);
-  const int64_t room = C::kThreads / width;
-  if (!all_heads) {
-    const int lanes = HeadLanes(heads, room, C::kUnroll);
-    return {width, lanes, Tokens(room / lanes, positions)};
-  }
   const int64_t threads = CeilDiv(heads, C::kUnroll) * width;
   const int64_t whole =
       threads <= kWarp ? NextPowerOfTwo(threads) : CeilDiv(threads, kWarp) * kWarp;

@@ -17,12 +17,15 @@
 #include "kernels/qk_norm_rope/qk_norm_rope_backward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_forward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_launch.cuh"
+#include "tests/kernels/tuning/bf16_bits.cuh"
 #include "tests/kernels/tuning/device_timer.h"
 
 namespace fuseboard::qk_norm_rope {
 namespace {
 
 using tuning::Check;
+using tuning::Difference;
+using tuning::FillBits;
 using tuning::MedianUs;
 using tuning::Rotating;
 
@@ -30,21 +33,6 @@ constexpr int64_t kBatch = 4;
 constexpr int64_t kPositions = 4096;
 constexpr int64_t kMaxHeads = 32;
 constexpr int64_t kMaxBytes = kBatch * kPositions * kMaxHeads * 128 * 2;
-
-// Bits of bf16 in [-2, 2), the same every time.
-__global__ void FillKernel(uint16_t* out, int64_t count, uint32_t seed) {
-  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count; i += gridDim.x * int64_t{256}) {
-    uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed;
-    h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
-    const float value = (static_cast<float>(h & 0xffff) - 32768.0f) / 16384.0f;
-    out[i] = static_cast<uint16_t>(__float_as_uint(value) >> 16);
-  }
-}
-
-void Fill(const Rotating& memory, int64_t bytes, uint32_t seed) {
-  FillKernel<<<1024, 256>>>(reinterpret_cast<uint16_t*>(memory.base()), bytes / 2, seed);
-  Check(cudaGetLastError());
-}
 
 struct Model {
   const char* name;
@@ -68,11 +56,11 @@ struct Bench {
 
   Bench() {
     for (int i = 0; i < 2; ++i) {
-      Fill(x[i], kMaxBytes, 1 + i);
-      Fill(dy[i], kMaxBytes, 3 + i);
+      FillBits(x[i].base(), kMaxBytes, 1 + i);
+      FillBits(dy[i].base(), kMaxBytes, 3 + i);
     }
-    Fill(tables, 2 * kPositions * 256 * 2, 5);
-    Fill(weights, int64_t{1} << 20, 6);
+    FillBits(tables.base(), 2 * kPositions * 256 * 2, 5);
+    FillBits(weights.base(), int64_t{1} << 20, 6);
   }
 };
 
@@ -172,35 +160,6 @@ void TimeBackward(const Bench& bench, const Model& model) {
   });
   Print<C>(bench, model, "backward", "persistent", us, 3);
 }
-
-// How far the heads in `out` are from what the other kernels have left in `expected`.
-__global__ void CompareKernel(const uint16_t* out, const uint16_t* expected, int64_t count,
-                              unsigned long long* differ, int* worst) {
-  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count; i += gridDim.x * int64_t{256}) {
-    const float a = __uint_as_float(uint32_t{out[i]} << 16);
-    const float b = __uint_as_float(uint32_t{expected[i]} << 16);
-    if (a == b) continue;
-    atomicAdd(differ, 1ull);
-    atomicMax(worst, static_cast<int>(fminf(fabsf(a - b) / fmaxf(fabsf(b), 0.0625f), 1e4f) * 1e4f));
-  }
-}
-
-struct Difference {
-  unsigned long long* differ = nullptr;
-  int* worst = nullptr;
-  Difference() {
-    Check(cudaMallocManaged(&differ, 8));
-    Check(cudaMallocManaged(&worst, 4));
-  }
-  void Print(const void* out, const void* expected, int64_t count, const char* what) {
-    *differ = 0, *worst = 0;
-    CompareKernel<<<1024, 256>>>(static_cast<const uint16_t*>(out),
-                                 static_cast<const uint16_t*>(expected), count, differ, worst);
-    Check(cudaDeviceSynchronize());
-    std::printf("    %s: %llu of %lld differ, at most by %.4f of the value\n", what, *differ,
-                static_cast<long long>(count), *worst * 1e-4);
-  }
-};
 
 template <typename C, bool kRoundNormed = true>
 double TimePackedForward(const Bench& bench, const Model& model) {
