@@ -10,7 +10,9 @@
 #define KERNELS_COMMON_ROTARY_PACKED_CUH_
 
 #include <algorithm>
+#include <type_traits>
 
+#include "kernels/common/dispatch.h"
 #include "kernels/common/reciprocal.h"
 #include "kernels/common/rotary.cuh"
 #include "kernels/common/rotary_cut.h"
@@ -36,9 +38,17 @@ struct PackedPlan {
   int32_t width_shift;  // Threads that share a head: a power of two.
   float inverse_dim;
   uint32_t zero;  // See Renewed.
+
+  int64_t blocks() const { return int64_t{side[0].blocks} + side[1].blocks; }
 };
 
 // ---- On the host ----
+
+// Calls fn(TypeTag<T>{}) for the T of 16 bits that `dtype` names.
+template <typename Fn>
+auto DispatchPacked(int32_t dtype, Fn&& fn) {
+  return dtype == FB_F16 ? fn(TypeTag<Half>{}) : fn(TypeTag<BFloat16>{});
+}
 
 // Tiles and positions are counted in 31 bits, also those past the end that a ring asks for.
 inline constexpr int64_t kMaxPackedTiles = int64_t{1} << 29;
@@ -79,17 +89,17 @@ bool CutPacked(const Rotation& r, const Heads (&heads)[2], int lanes, PackedPlan
 
 // ---- On the device ----
 
-// The side of this block, and the block's number there.
-struct PackedBlock {
-  int side;
-  int index;
-
-  __device__ __forceinline__ explicit PackedBlock(const PackedPlan& plan) {
-    const auto block = static_cast<int>(blockIdx.x);
-    side = block >= plan.side[0].blocks ? 1 : 0;
-    index = block - (side == 1 ? plan.side[0].blocks : 0);
+// Runs work(integral_constant<side>, the block's number there): code for either side, so that what
+// the host found out about it comes straight from the constants.
+template <typename Work>
+__device__ __forceinline__ void ForPackedSide(const PackedPlan& plan, const Work& work) {
+  const auto block = static_cast<int>(blockIdx.x);
+  if (block < plan.side[0].blocks) {
+    work(std::integral_constant<int, 0>(), block);
+  } else {
+    work(std::integral_constant<int, 1>(), block - plan.side[0].blocks);
   }
-};
+}
 
 // A thread's part of a head, and its place in the block.
 struct PackedPlace {
@@ -112,45 +122,47 @@ struct PackedPlace {
   }
 };
 
-// A thread's position in a tile, past the last one the last one, and its first head there.
+// A thread's position in a tile and its first head there: those of another thread if there is none
+// left, so that they may be read, and then not active.
 struct PackedToken {
   int batch;
   int position;
   int head;
   bool active;
 
-  __device__ __forceinline__ PackedToken(const Rotation& r, const PackedSide& side,
+  PackedToken() = default;
+  __device__ __forceinline__ PackedToken(const Rotation& r, const PackedSide& side, int64_t count,
                                          const PackedPlace& place, int unroll, int tile) {
     const uint32_t all = side.turns.Quotient(static_cast<uint32_t>(tile));
     const uint32_t turn = static_cast<uint32_t>(tile) - all * side.turns.value;
     const uint32_t entry = side.batch_tiles.Quotient(all);
     const uint32_t at = all - entry * side.batch_tiles.value;
     const auto last = static_cast<int>(r.positions) - 1;
+    const auto last_head = static_cast<int>(count) - 1;
     const int wanted = static_cast<int>(at) * side.token_lanes + place.token_lane;
+    const int wanted_head = static_cast<int>(turn) * unroll * side.head_lanes + place.head_lane;
     batch = static_cast<int>(entry);
     position = min(wanted, last);
-    head = static_cast<int>(turn) * unroll * side.head_lanes + place.head_lane;
-    active = place.has && wanted <= last;
+    head = min(wanted_head, last_head);
+    active = place.has && wanted <= last && wanted_head <= last_head;
   }
 };
 
-// A thread's heads of a tile: one every head_lanes.
+// A thread's heads of a tile: one every head_lanes. `count`: how many there are, at least 1.
 template <typename T>
 struct PackedHeads {
-  T* first;  // Of the position: read where a thread has no head, so that no branch parts the loads.
-  T* own;
+  T* first;
   int64_t step;
 
   __device__ __forceinline__ PackedHeads(const Heads& heads, const PackedSide& side,
                                          const PackedToken& token, int column)
       : first(static_cast<T*>(heads.base) + token.batch * heads.batch_stride +
-              token.position * heads.position_stride + column),
-        own(first + token.head * heads.head_stride),
+              token.position * heads.position_stride + token.head * heads.head_stride + column),
         step(side.head_lanes * heads.head_stride) {}
 
-  __device__ __forceinline__ T* Head(int u, bool has) const {
-    return has ? own + u * step : first;
-  }
+  __device__ __forceinline__ T* Head(int u) const { return first + u * step; }
+  // Without that head the first one, so that no branch parts the loads.
+  __device__ __forceinline__ T* HeadOr(int u, bool has) const { return has ? Head(u) : first; }
 };
 
 template <typename T, int kLanes>

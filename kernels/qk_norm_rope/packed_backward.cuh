@@ -60,53 +60,56 @@ __device__ __forceinline__ void StorePackedSum(const PackedPlan& plan, int dim,
   }
 }
 
-// A persistent grid. The requirements of the forward, but for the weights, which are floats here.
-template <typename T, bool kRoundNormed, typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
-    QkNormRopePackedBackwardKernel(const __grid_constant__ Call call,
-                                   const __grid_constant__ PackedPlan plan) {
+template <int kSide, typename T, bool kRoundNormed, typename C>
+__device__ __forceinline__ void NormRopePackedGradients(const Call& call, const PackedPlan& plan,
+                                                        const HeadRing<T, C>& ring, int block) {
   constexpr int kLanes = kPackLanes<T>;
   using Ring = HeadRing<T, C>;
-  extern __shared__ uint4 ring_memory[];
-  const Ring ring(ring_memory);
-  AllowDependentLaunch();
   const Rotation& r = call.rotation;
-  const PackedBlock block(plan);
-  const Side& side = call.side[block.side];
-  const PackedSide& cut = plan.side[block.side];
+  const Side& side = call.side[kSide];
+  const PackedSide& cut = plan.side[kSide];
   const PackedPlace place(plan, cut, kLanes);
   const auto count = static_cast<int>(side.x.count);
   const int step = cut.head_lanes;
   // Past the last tile the last one, whose factors may be read.
   const auto token_of = [&](int tile) {
-    return PackedToken(r, cut, place, C::kUnroll, min(tile, cut.tiles - 1));
+    return PackedToken(r, cut, count, place, C::kUnroll, min(tile, cut.tiles - 1));
   };
-  const auto fetch = [&](int stage, int tile) {
-    if (tile < cut.tiles) {
-      const PackedToken token = token_of(tile);
+  const auto fetch = [&](int stage, const PackedToken& token, bool any) {
+    if (any) {
       const PackedHeads<const T> dy(side.upstream, cut, token, place.column);
       const PackedHeads<const T> x(side.x, cut, token, place.column);
 #pragma unroll
       for (int u = 0; u < C::kUnroll; ++u) {
-        const bool has = token.head + u * step < count;
-        ring.Fetch(stage, u, Ring::kDy, dy.Head(u, has), r.pairs);
-        ring.Fetch(stage, u, Ring::kX, x.Head(u, has), r.pairs);
+        if (u > 0 && token.head + u * step >= count) break;
+        ring.Fetch(stage, u, Ring::kDy, dy.Head(u), r.pairs);
+        ring.Fetch(stage, u, Ring::kX, x.Head(u), r.pairs);
       }
     }
     CopyAsyncCommit();
   };
+  // Those of the tiles in the ring, the one that is worked on first.
+  PackedToken token[C::kStages];
 #pragma unroll
-  for (int stage = 0; stage < C::kStages - 1; ++stage) fetch(stage, block.index + stage * cut.blocks);
+  for (int i = 0; i < C::kStages - 1; ++i) {
+    const int tile = block + i * cut.blocks;
+    token[i] = token_of(tile);
+    fetch(i, token[i], tile < cut.tiles);
+  }
 
   float scale[2][kLanes];
   LoadPackedScale<kLanes>(side, call.norm.offset, place.column, r.pairs, scale);
   float dscale[2][kLanes] = {};
-  PackedToken token = token_of(block.index);
-  auto factors = LoadPackedFactors<T, kLanes>(r, token.batch, token.position, place.column);
+  const auto factors_of = [&](const PackedToken& t) {
+    return LoadPackedFactors<T, kLanes>(r, t.batch, t.position, place.column);
+  };
+  auto factors = factors_of(token[0]);
   int stage = 0;
-  for (int tile = block.index; tile < cut.tiles; tile += cut.blocks) {
+  for (int tile = block; tile < cut.tiles; tile += cut.blocks) {
     const int last_stage = stage == 0 ? C::kStages - 1 : stage - 1;
-    fetch(last_stage, tile + (C::kStages - 1) * cut.blocks);
+    const int last_tile = tile + (C::kStages - 1) * cut.blocks;
+    token[C::kStages - 1] = token_of(last_tile);
+    fetch(last_stage, token[C::kStages - 1], last_tile < cut.tiles);
     CopyAsyncWait<C::kStages - 1>();
 
     float sums[2 * C::kUnroll];  // Of x^2 and of g * x.
@@ -132,17 +135,16 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
       sums[2 * u] = place.has ? square[0] + square[1] : 0.0f;
       sums[2 * u + 1] = place.has ? product[0] + product[1] : 0.0f;
     }
-    const PackedToken next = token_of(tile + cut.blocks);
-    factors = LoadPackedFactors<T, kLanes>(r, next.batch, next.position, place.column);
+    factors = factors_of(token[1]);
     SumHeads(plan.width_shift, sums);
 
-    const PackedHeads<T> out(side.out, cut, token, place.column);
+    const PackedHeads<T> out(side.out, cut, token[0], place.column);
 #pragma unroll
     for (int u = 0; u < C::kUnroll; ++u) {
-      if (!token.active || token.head + u * step >= count) break;
+      if (!token[0].active || token[0].head + u * step >= count) break;
       const float rstd = rsqrtf(fmaf(sums[2 * u], plan.inverse_dim, call.norm.eps));
       const float mean = sums[2 * u + 1] * rstd * plan.inverse_dim;  // Of g * n.
-      T* head = out.Head(u, true);
+      T* head = out.Head(u);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float x[kLanes];
@@ -161,11 +163,25 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
         for (int i = 0; i < kLanes; ++i) dscale[j][i] = fmaf(dv[i], n[i], dscale[j][i]);
       }
     }
-    token = next;
+#pragma unroll
+    for (int i = 0; i < C::kStages - 1; ++i) token[i] = token[i + 1];
     stage = stage == C::kStages - 1 ? 0 : stage + 1;
   }
   if (cut.partials == nullptr) return;
-  StorePackedSum<kLanes, C::kThreads>(plan, r.dim, dscale, cut.partials + int64_t{block.index} * r.dim);
+  StorePackedSum<kLanes, C::kThreads>(plan, r.dim, dscale, cut.partials + int64_t{block} * r.dim);
+}
+
+// A persistent grid. The requirements of the forward, but for the weights, which are floats here.
+template <typename T, bool kRoundNormed, typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    QkNormRopePackedBackwardKernel(const __grid_constant__ Call call,
+                                   const __grid_constant__ PackedPlan plan) {
+  extern __shared__ uint4 ring_memory[];
+  AllowDependentLaunch();
+  const HeadRing<T, C> ring(ring_memory);
+  ForPackedSide(plan, [&](auto side, int block) {
+    NormRopePackedGradients<side.value, T, kRoundNormed, C>(call, plan, ring, block);
+  });
 }
 
 }  // namespace fuseboard::qk_norm_rope

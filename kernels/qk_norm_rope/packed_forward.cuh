@@ -62,20 +62,15 @@ struct PackedScale<T, false, kLanes> {
   }
 };
 
-// One block per tile: a loop over tiles would cost registers.
-// REQUIRES: IsPackable heads in aligned runs of 16 bytes, norm.round_scaled; kRoundNormed as
-// norm.round_normed, and then weights of T or none, without an offset.
-template <typename T, bool kRoundNormed, typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
-    QkNormRopePackedForwardKernel(const __grid_constant__ Call call,
-                                  const __grid_constant__ PackedPlan plan) {
+template <int kSide, typename T, bool kRoundNormed, typename C>
+__device__ __forceinline__ void NormRopePackedTile(const Call& call, const PackedPlan& plan,
+                                                   int tile) {
   constexpr int kLanes = kPackLanes<T>;
   const Rotation& r = call.rotation;
-  const PackedBlock block(plan);
-  const Side& side = call.side[block.side];
-  const PackedSide& cut = plan.side[block.side];
+  const Side& side = call.side[kSide];
+  const PackedSide& cut = plan.side[kSide];
   const PackedPlace place(plan, cut, kLanes);
-  const PackedToken token(r, cut, place, C::kUnroll, block.index);
+  const PackedToken token(r, cut, side.x.count, place, C::kUnroll, tile);
   const int left = static_cast<int>(side.x.count) - token.head;  // Heads.
   const auto has = [&](int u) { return u * cut.head_lanes < left; };
 
@@ -83,7 +78,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   Lanes<T, kLanes> held[C::kUnroll][2];
 #pragma unroll
   for (int u = 0; u < C::kUnroll; ++u) {
-    const T* head = in.Head(u, has(u));
+    const T* head = in.HeadOr(u, has(u));
     held[u][0] = LoadLanes<T, kLanes>(head);
     held[u][1] = LoadLanes<T, kLanes>(head + r.pairs);
   }
@@ -120,10 +115,22 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
       v[j] = scale.Apply(j, rstd, x);
     }
     RotatePacked(factors, v);
-    T* head = out.Head(u, true);
+    T* head = out.Head(u);
     StoreLanes<T, kLanes>(head, v[0]);
     StoreLanes<T, kLanes>(head + r.pairs, v[1]);
   }
+}
+
+// One block per tile: a loop over tiles would cost registers.
+// REQUIRES: IsPackable heads in aligned runs of 16 bytes, norm.round_scaled; kRoundNormed as
+// norm.round_normed, and then weights of T or none, without an offset.
+template <typename T, bool kRoundNormed, typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    QkNormRopePackedForwardKernel(const __grid_constant__ Call call,
+                                  const __grid_constant__ PackedPlan plan) {
+  ForPackedSide(plan, [&](auto side, int tile) {
+    NormRopePackedTile<side.value, T, kRoundNormed, C>(call, plan, tile);
+  });
 }
 
 }  // namespace fuseboard::qk_norm_rope

@@ -1,3 +1,5 @@
+#include "kernels/qk_norm_rope/packed_forward.cuh"
+#include "kernels/qk_norm_rope/packed_launch.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_cuda.h"
 #include "kernels/qk_norm_rope/qk_norm_rope_forward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_launch.cuh"
@@ -38,10 +40,31 @@ Form CutForm(const Call& call, Plan* plan) {
   return interleaved ? Form::kInterleaved : Form::kHalf;
 }
 
+PackedKernel SelectPacked(int32_t dtype, bool round_normed) {
+  return DispatchPacked(dtype, [&](auto tag) -> PackedKernel {
+    using X = typename decltype(tag)::type;
+    return round_normed ? QkNormRopePackedForwardKernel<X, true, PackedForwardCut>
+                        : QkNormRopePackedForwardKernel<X, false, PackedForwardCut>;
+  });
+}
+
+// Whether the call takes the kernels that rotate two floats at a time; then `plan` is cut for them.
+bool FitsPacked(const Call& call, PackedPlan* plan) {
+  return TakesPacked(call) && (!call.norm.round_normed || HasPlainWeights(call)) &&
+         CutPacked<PackedForwardCut>(call, plan);
+}
+
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* raw, void* /*workspace*/) {
   const Call call = ForwardOf(*raw);
+  if (PackedPlan plan; FitsPacked(call, &plan)) {
+    const LaunchShape shape = {.blocks = plan.blocks(),
+                               .threads = dim3(PackedForwardCut::kThreads),
+                               .stream = static_cast<cudaStream_t>(raw->stream)};
+    if (shape.blocks == 0) return cudaSuccess;
+    return LaunchKernel(SelectPacked(call.dtype, call.norm.round_normed), shape, call, plan);
+  }
   Plan plan = PlanOf(call, 16 / BytesOf(call.dtype));
   if (plan.side[0].rows + plan.side[1].rows == 0) return cudaSuccess;
   const Form form = CutForm(call, &plan);
@@ -64,6 +87,12 @@ int32_t ForwardCuda(const FbCall* raw, void* /*workspace*/) {
 }
 
 int32_t LoadForwardKernels() {
+  for (const int32_t dtype : {FB_F16, FB_BF16}) {
+    for (const bool round_normed : {true, false}) {
+      const cudaError_t error = LoadKernel(SelectPacked(dtype, round_normed));
+      if (error != cudaSuccess) return error;
+    }
+  }
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const bool same_result : {true, false}) {
       for (const Form form : kForms) {

@@ -12,38 +12,44 @@
 
 namespace fuseboard::rope {
 
-// One block per tile. REQUIRES: IsPackable heads in aligned runs of 16 bytes.
-template <typename T, typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
-    RopePackedKernel(const __grid_constant__ Call call, const __grid_constant__ PackedPlan plan) {
+template <int kSide, typename T, typename C>
+__device__ __forceinline__ void RopePackedTile(const Call& call, const PackedPlan& plan, int tile) {
   constexpr int kLanes = kPackLanes<T>;
   const Rotation& r = call.rotation;
-  const PackedBlock block(plan);
-  const PackedSide& cut = plan.side[block.side];
+  const PackedSide& cut = plan.side[kSide];
   const PackedPlace place(plan, cut, kLanes);
-  const PackedToken token(r, cut, place, C::kUnroll, block.index);
+  const PackedToken token(r, cut, call.in[kSide].count, place, C::kUnroll, tile);
   if (!token.active) return;
-  const int left = static_cast<int>(call.in[block.side].count) - token.head;  // Heads.
+  const int left = static_cast<int>(call.in[kSide].count) - token.head;  // Heads.
   const auto has = [&](int u) { return u * cut.head_lanes < left; };
 
-  const PackedHeads<const T> in(call.in[block.side], cut, token, place.column);
+  const PackedHeads<const T> in(call.in[kSide], cut, token, place.column);
   Lanes<T, kLanes> x[C::kUnroll][2];
 #pragma unroll
   for (int u = 0; u < C::kUnroll; ++u) {
-    const T* head = in.Head(u, has(u));
+    const T* head = in.HeadOr(u, has(u));
     x[u][0] = LoadLanes<T, kLanes>(head);
     x[u][1] = LoadLanes<T, kLanes>(head + r.pairs);
   }
   const auto factors = LoadPackedFactors<T, kLanes>(r, token.batch, token.position, place.column);
-  const PackedHeads<T> out(call.out[block.side], cut, token, place.column);
+  const PackedHeads<T> out(call.out[kSide], cut, token, place.column);
 #pragma unroll
   for (int u = 0; u < C::kUnroll; ++u) {
     if (!has(u)) break;
     RotatePacked(factors, x[u]);
-    T* head = out.Head(u, true);
+    T* head = out.Head(u);
     StoreLanes<T, kLanes>(head, x[u][0]);
     StoreLanes<T, kLanes>(head + r.pairs, x[u][1]);
   }
+}
+
+// One block per tile. REQUIRES: IsPackable heads in aligned runs of 16 bytes.
+template <typename T, typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    RopePackedKernel(const __grid_constant__ Call call, const __grid_constant__ PackedPlan plan) {
+  ForPackedSide(plan, [&](auto side, int tile) {
+    RopePackedTile<side.value, T, C>(call, plan, tile);
+  });
 }
 
 }  // namespace fuseboard::rope
