@@ -33,6 +33,8 @@ struct HeadRing {
                                         const Lanes<T, kLanes>& lanes) const {
     StoreLanes<T, kLanes>(Slot(stage, u, run), lanes);
   }
+  // What was loaded before is loaded again: floats that are kept take twice the registers.
+  __device__ __forceinline__ static void Forget() { asm volatile("" ::: "memory"); }
   // Starts copying both runs of head `u`.
   __device__ __forceinline__ void Fetch(int stage, int u, int run, const T* head,
                                         int64_t second) const {
@@ -89,7 +91,7 @@ __device__ __forceinline__ void NormRopePackedGradients(const Call& call, const 
     CopyAsyncCommit();
   };
   // Those of the tiles in the ring, the one that is worked on first.
-  PackedToken token[C::kStages];
+  PackedToken token[C::kStages] = {token_of(block)};
 #pragma unroll
   for (int i = 0; i < C::kStages - 1; ++i) {
     const int tile = block + i * cut.blocks;
@@ -109,6 +111,7 @@ __device__ __forceinline__ void NormRopePackedGradients(const Call& call, const 
     const int last_stage = stage == 0 ? C::kStages - 1 : stage - 1;
     const int last_tile = tile + (C::kStages - 1) * cut.blocks;
     token[C::kStages - 1] = token_of(last_tile);
+    if (C::kStages == 1) factors = factors_of(token[0]);
     fetch(last_stage, token[C::kStages - 1], last_tile < cut.tiles);
     CopyAsyncWait<C::kStages - 1>();
 
@@ -135,8 +138,9 @@ __device__ __forceinline__ void NormRopePackedGradients(const Call& call, const 
       sums[2 * u] = place.has ? square[0] + square[1] : 0.0f;
       sums[2 * u + 1] = place.has ? product[0] + product[1] : 0.0f;
     }
-    factors = factors_of(token[1]);
+    if constexpr (C::kStages > 1) factors = factors_of(token[1]);
     SumHeads(plan.width_shift, sums);
+    ring.Forget();
 
     const PackedHeads<T> out(side.out, cut, token[0], place.column);
 #pragma unroll
@@ -150,8 +154,8 @@ __device__ __forceinline__ void NormRopePackedGradients(const Call& call, const 
         float x[kLanes];
         float dv[kLanes];
         float n[kLanes];
-        Unpack<T, kLanes>(Renewed(ring.Load(stage, u, Ring::kX + j), plan.zero), x);
-        Unpack<T, kLanes>(Renewed(ring.Load(stage, u, Ring::kDy + j), plan.zero), dv);
+        Unpack<T, kLanes>(ring.Load(stage, u, Ring::kX + j), x);
+        Unpack<T, kLanes>(ring.Load(stage, u, Ring::kDy + j), dv);
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) {
           n[i] = x[i] * rstd;
