@@ -12,7 +12,6 @@ using BackwardKernel = void (*)(BackwardArgs);
 BackwardKernel SelectHeld(int32_t dtype, int packs) {
   return DispatchFloat(dtype, [&](auto tag) -> BackwardKernel {
     using X = typename decltype(tag)::type;
-    if (packs == 8) return GroupNormBackwardKernel<X, 8>;
     return packs == 4 ? GroupNormBackwardKernel<X, 4> : GroupNormBackwardKernel<X, 2>;
   });
 }
@@ -170,7 +169,7 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
 
 int32_t LoadBackwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int packs : {2, 4, 8}) {
+    for (const int packs : {2, 4}) {
       if (const cudaError_t error = LoadKernel(SelectHeld(dtype, packs))) return error;
     }
     for (const bool alike : {true, false}) {

@@ -98,7 +98,7 @@ __device__ __forceinline__ float2 SumChannels(const BackwardArgs& args,
 // blockDim = (threads per group, groups per block). No loop over groups.
 // REQUIRES: every channel in 16-byte packs.
 template <typename X, int kPacks>
-__global__ void __launch_bounds__(kPacks == 8 ? 512 : 1024, 1)
+__global__ void __launch_bounds__(1024, 1)
     GroupNormBackwardKernel(const __grid_constant__ BackwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
   __shared__ PairStorage storage;

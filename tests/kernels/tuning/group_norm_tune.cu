@@ -140,12 +140,11 @@ void Tune(const Bench& bench, const Problem& p) {
   Print(bench, p, chosen, true);
   if (!p.is_whole()) return;
   std::vector<Policy> seen = {chosen};
-  for (const int packs : forward ? std::vector{4, 8} : std::vector{2, 4, 8}) {
+  for (const int packs : forward ? std::vector{4, 8} : std::vector{2, 4}) {
     for (const int threads : {32, 64, 128, 256, 384, 512, 1024}) {
       const Policy policy =
           FitGroup(packs_of_group, packs, threads, threads >= 64 ? MaxClusterOf(sm) : 1);
-      const bool few = packs == (forward ? 4 : 8);  // What the kernels are compiled for.
-      const bool fits = policy.packs != 0 && policy.threads <= (few ? 512 : 1024);
+      const bool fits = policy.packs != 0 && policy.threads <= (packs == 4 && forward ? 512 : 1024);
       if (!fits || std::ranges::find(seen, policy) != seen.end()) continue;
       seen.push_back(policy);
       Print(bench, p, policy, false);

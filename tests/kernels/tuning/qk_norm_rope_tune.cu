@@ -83,20 +83,20 @@ Call CallFor(const Bench& bench, const Model& model, bool backward) {
   call.dtype = call.result_dtype = FB_BF16;
   call.norm = {.eps = 1e-6f,
                .offset = 0.0f,
-               .round_normed = true,
+               .round_normed = !model.all_heads,
                .round_scaled = true,
                .all_heads = model.all_heads};
   Rotation& r = call.rotation;
   r.cos = {bench.tables.base(), 0, 0, model.dim, 1};
-  r.sin = {bench.tables.base() + kPositions * model.dim * 2, 0, 0, model.dim, 1};
+  r.sin = {bench.tables.base() + kPositions * model.dim * 4, 0, 0, model.dim, 1};
   r.batch = kBatch;
   r.positions = kPositions;
   r.dim = static_cast<int32_t>(model.dim);
   r.pairs = r.dim / 2;
   r.section_end[0] = r.section_end[1] = r.pairs;
-  r.table_dtype = FB_BF16;
+  r.table_dtype = model.all_heads ? FB_F32 : FB_BF16;
   r.inverse = backward;
-  r.round_products = true;
+  r.round_products = !model.all_heads;
   return call;
 }
 
