@@ -29,14 +29,15 @@ struct PackedSide {
   int32_t tiles;
   int32_t blocks;
   bool tokens_inside;  // Positions lie closer than heads: neighbouring threads take them.
-  float* partials;     // qk_norm_rope backward: [blocks, dim] sums for dweight, or NULL.
+  // Of qk_norm_rope.
+  float inverse_features;  // Of a row.
+  float* partials;         // Backward: [blocks, features] sums for dweight, or NULL.
 };
 
 struct PackedPlan {
   PackedSide side[2];
   int32_t slots;  // Of a head.
   int32_t width_shift;  // Threads that share a head: a power of two.
-  float inverse_dim;
   uint32_t zero;  // See Renewed.
 
   int64_t blocks() const { return int64_t{side[0].blocks} + side[1].blocks; }
@@ -64,7 +65,6 @@ template <typename C>
 bool CutPacked(const Rotation& r, const Heads (&heads)[2], int lanes, PackedPlan* plan) {
   *plan = {};
   plan->slots = SlotsOf(r, lanes);
-  plan->inverse_dim = 1.0f / static_cast<float>(r.dim);
   while ((1 << plan->width_shift) < plan->slots) ++plan->width_shift;
   for (int i = 0; i < 2; ++i) {
     PackedSide& cut = plan->side[i];
@@ -83,6 +83,7 @@ bool CutPacked(const Rotation& r, const Heads (&heads)[2], int lanes, PackedPlan
     const bool empty = heads[i].count == 0 || r.positions == 0;
     cut.tiles = empty ? 0 : static_cast<int32_t>(r.batch * per_batch * lanes_of.turns);
     cut.blocks = cut.tiles;
+    cut.inverse_features = 1.0f / static_cast<float>(r.dim);
   }
   return true;
 }

@@ -146,8 +146,8 @@ __device__ __forceinline__ void NormRopePackedGradients(const Call& call, const 
 #pragma unroll
     for (int u = 0; u < C::kUnroll; ++u) {
       if (!token[0].active || token[0].head + u * step >= count) break;
-      const float rstd = rsqrtf(fmaf(sums[2 * u], plan.inverse_dim, call.norm.eps));
-      const float mean = sums[2 * u + 1] * rstd * plan.inverse_dim;  // Of g * n.
+      const float rstd = rsqrtf(fmaf(sums[2 * u], cut.inverse_features, call.norm.eps));
+      const float mean = sums[2 * u + 1] * rstd * cut.inverse_features;  // Of g * n.
       T* head = out.Head(u);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {

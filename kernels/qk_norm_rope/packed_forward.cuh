@@ -106,7 +106,7 @@ __device__ __forceinline__ void NormRopePackedTile(const Call& call, const Packe
 #pragma unroll
   for (int u = 0; u < C::kUnroll; ++u) {
     if (!has(u)) break;
-    const float rstd = rsqrtf(fmaf(sums[u], plan.inverse_dim, call.norm.eps));
+    const float rstd = rsqrtf(fmaf(sums[u], cut.inverse_features, call.norm.eps));
     Lanes<T, kLanes> v[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {

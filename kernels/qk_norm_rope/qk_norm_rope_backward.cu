@@ -5,11 +5,13 @@
 #include "kernels/qk_norm_rope/qk_norm_rope_cuda.h"
 #include "kernels/qk_norm_rope/qk_norm_rope_launch.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_looping.cuh"
+#include "kernels/qk_norm_rope/row_backward.cuh"
 
 namespace fuseboard::qk_norm_rope {
 namespace {
 
-enum class Form { kLooping, kPacked, kHalf, kInterleaved, kAllHeads, kManyHeads };
+// The first two work on 16-bit floats: two at a time, or rows of all heads with tables of f32.
+enum class Form { kPacked, kRows, kLooping, kHalf, kInterleaved, kAllHeads, kManyHeads };
 constexpr Form kForms[] = {Form::kLooping, Form::kHalf, Form::kInterleaved, Form::kAllHeads,
                            Form::kManyHeads};
 
@@ -32,9 +34,10 @@ Kernel SelectKernel(int32_t dtype, bool same_result, Form form) {
   });
 }
 
-PackedKernel SelectPacked(int32_t dtype, bool round_normed) {
+PackedKernel SelectPacked(int32_t dtype, bool round_normed, Form form) {
   return DispatchPacked(dtype, [&](auto tag) -> PackedKernel {
     using X = typename decltype(tag)::type;
+    if (form == Form::kRows) return QkNormRopeRowBackwardKernel<X, RowBackwardCut>;
     return round_normed ? QkNormRopePackedBackwardKernel<X, true, PackedBackwardCut>
                         : QkNormRopePackedBackwardKernel<X, false, PackedBackwardCut>;
   });
@@ -42,17 +45,30 @@ PackedKernel SelectPacked(int32_t dtype, bool round_normed) {
 
 struct BackwardPlan {
   Plan plan;
-  PackedPlan packed;  // Form::kPacked: in place of `plan`.
+  PackedPlan packed;  // Of the forms that are packed, in place of `plan`.
   Form form;
   dim3 threads;
   int64_t sums[2];  // Rows of partials, one or more per block.
+
+  bool is_packed() const { return form == Form::kPacked || form == Form::kRows; }
 };
 
-bool FitsPacked(const FbCall& raw, const Call& call, BackwardPlan* b) {
-  if (!TakesPacked(call) || !CutPacked<PackedBackwardCut>(call, &b->packed)) return false;
-  SharePacked(call, int64_t{raw.sm_count} * PackedBackwardCut::kBlocksPerSm, &b->packed);
-  b->threads = dim3(PackedBackwardCut::kThreads);
+// Completes a plan that is cut already.
+template <typename C>
+void SharePlan(const FbCall& raw, const Call& call, Form form, BackwardPlan* b) {
+  SharePacked(call, int64_t{raw.sm_count} * C::kBlocksPerSm, &b->packed);
+  b->form = form;
+  b->threads = dim3(C::kThreads);
   for (int i = 0; i < 2; ++i) b->sums[i] = b->packed.side[i].blocks;
+}
+
+bool FitsPacked(const FbCall& raw, const Call& call, BackwardPlan* b) {
+  if (TakesRows(call) && CutRows<RowBackwardCut>(call, &b->packed)) {
+    SharePlan<RowBackwardCut>(raw, call, Form::kRows, b);
+    return true;
+  }
+  if (!TakesPacked(call) || !CutPacked<PackedBackwardCut>(call, &b->packed)) return false;
+  SharePlan<PackedBackwardCut>(raw, call, Form::kPacked, b);
   return true;
 }
 
@@ -85,7 +101,8 @@ Form CutForm(const FbCall& raw, const Call& call, BackwardPlan* b) {
 
 BackwardPlan BackwardPlanOf(const FbCall& raw, const Call& call) {
   BackwardPlan b = {};
-  b.form = FitsPacked(raw, call, &b) ? Form::kPacked : CutForm(raw, call, &b);
+  if (FitsPacked(raw, call, &b)) return b;
+  b.form = CutForm(raw, call, &b);
   if (b.form != Form::kLooping) return b;
   b.plan = PlanOf(call, 1);
   const LoopingPolicy policy = LoopingPolicyOf(b.plan);
@@ -121,15 +138,16 @@ cudaError_t SumWeights(const FbCall& raw, const Call& call, const BackwardPlan& 
 }
 
 cudaError_t LaunchSides(const FbCall& raw, const Call& call, const BackwardPlan& b) {
-  const bool packed = b.form == Form::kPacked;
   LaunchShape shape = {
-      .blocks = packed ? b.packed.blocks() : b.plan.side[0].blocks + b.plan.side[1].blocks,
+      .blocks = b.is_packed() ? b.packed.blocks() : b.plan.side[0].blocks + b.plan.side[1].blocks,
       .threads = b.threads,
       .stream = static_cast<cudaStream_t>(raw.stream)};
   if (shape.blocks == 0) return cudaSuccess;
-  if (packed) {
-    shape.shared_bytes = HeadRing<BFloat16, PackedBackwardCut>::kBytes;
-    return LaunchKernel(SelectPacked(call.dtype, call.norm.round_normed), shape, call, b.packed);
+  if (b.is_packed()) {
+    shape.shared_bytes = b.form == Form::kRows ? HeadRing<BFloat16, RowBackwardCut>::kBytes
+                                               : HeadRing<BFloat16, PackedBackwardCut>::kBytes;
+    const auto kernel = SelectPacked(call.dtype, call.norm.round_normed, b.form);
+    return LaunchKernel(kernel, shape, call, b.packed);
   }
   const Kernel kernel = SelectKernel(call.dtype, call.dtype == call.result_dtype, b.form);
   return LaunchKernel(kernel, shape, call, b.plan);
@@ -166,8 +184,11 @@ int32_t LoadBackwardKernels() {
     }
   }
   for (const int32_t dtype : {FB_F16, FB_BF16}) {
-    for (const bool round_normed : {true, false}) {
-      const cudaError_t error = LoadKernel(SelectPacked(dtype, round_normed), /*much_shared=*/true);
+    const PackedKernel kernels[] = {SelectPacked(dtype, true, Form::kPacked),
+                                    SelectPacked(dtype, false, Form::kPacked),
+                                    SelectPacked(dtype, false, Form::kRows)};
+    for (const PackedKernel kernel : kernels) {
+      const cudaError_t error = LoadKernel(kernel, /*much_shared=*/true);
       if (error != cudaSuccess) return error;
     }
   }

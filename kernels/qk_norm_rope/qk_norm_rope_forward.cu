@@ -4,6 +4,7 @@
 #include "kernels/qk_norm_rope/qk_norm_rope_forward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_launch.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_looping.cuh"
+#include "kernels/qk_norm_rope/row_forward.cuh"
 
 namespace fuseboard::qk_norm_rope {
 namespace {
@@ -40,30 +41,43 @@ Form CutForm(const Call& call, Plan* plan) {
   return interleaved ? Form::kInterleaved : Form::kHalf;
 }
 
-PackedKernel SelectPacked(int32_t dtype, bool round_normed) {
+// Kernels that work on two floats at a time, or on rows of all heads with tables of f32.
+enum class Packing { kNone, kRoundNormed, kHeads, kRows };
+constexpr Packing kPackings[] = {Packing::kRoundNormed, Packing::kHeads, Packing::kRows};
+
+PackedKernel SelectPacked(int32_t dtype, Packing packing) {
   return DispatchPacked(dtype, [&](auto tag) -> PackedKernel {
     using X = typename decltype(tag)::type;
-    return round_normed ? QkNormRopePackedForwardKernel<X, true, PackedForwardCut>
-                        : QkNormRopePackedForwardKernel<X, false, PackedForwardCut>;
+    if (packing == Packing::kRows) return QkNormRopeRowForwardKernel<X, RowForwardCut>;
+    return packing == Packing::kRoundNormed
+               ? QkNormRopePackedForwardKernel<X, true, PackedForwardCut>
+               : QkNormRopePackedForwardKernel<X, false, PackedForwardCut>;
   });
 }
 
-// Whether the call takes the kernels that rotate two floats at a time; then `plan` is cut for them.
-bool FitsPacked(const Call& call, PackedPlan* plan) {
-  return TakesPacked(call) && (!call.norm.round_normed || HasPlainWeights(call)) &&
-         CutPacked<PackedForwardCut>(call, plan);
+// Which of them the call takes; then `plan` is cut for it.
+Packing CutPacking(const Call& call, PackedPlan* plan) {
+  if (TakesRows(call)) return CutRows<RowForwardCut>(call, plan) ? Packing::kRows : Packing::kNone;
+  const bool round_normed = call.norm.round_normed;
+  const bool fits = TakesPacked(call) && (!round_normed || HasPlainWeights(call)) &&
+                    CutPacked<PackedForwardCut>(call, plan);
+  if (!fits) return Packing::kNone;
+  return round_normed ? Packing::kRoundNormed : Packing::kHeads;
 }
 
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* raw, void* /*workspace*/) {
   const Call call = ForwardOf(*raw);
-  if (PackedPlan plan; FitsPacked(call, &plan)) {
-    const LaunchShape shape = {.blocks = plan.blocks(),
-                               .threads = dim3(PackedForwardCut::kThreads),
-                               .stream = static_cast<cudaStream_t>(raw->stream)};
+  PackedPlan packed;
+  if (const Packing packing = CutPacking(call, &packed); packing != Packing::kNone) {
+    const bool rows = packing == Packing::kRows;
+    const LaunchShape shape = {
+        .blocks = packed.blocks(),
+        .threads = dim3(rows ? RowForwardCut::kThreads : PackedForwardCut::kThreads),
+        .stream = static_cast<cudaStream_t>(raw->stream)};
     if (shape.blocks == 0) return cudaSuccess;
-    return LaunchKernel(SelectPacked(call.dtype, call.norm.round_normed), shape, call, plan);
+    return LaunchKernel(SelectPacked(call.dtype, packing), shape, call, packed);
   }
   Plan plan = PlanOf(call, 16 / BytesOf(call.dtype));
   if (plan.side[0].rows + plan.side[1].rows == 0) return cudaSuccess;
@@ -88,8 +102,8 @@ int32_t ForwardCuda(const FbCall* raw, void* /*workspace*/) {
 
 int32_t LoadForwardKernels() {
   for (const int32_t dtype : {FB_F16, FB_BF16}) {
-    for (const bool round_normed : {true, false}) {
-      const cudaError_t error = LoadKernel(SelectPacked(dtype, round_normed));
+    for (const Packing packing : kPackings) {
+      const cudaError_t error = LoadKernel(SelectPacked(dtype, packing));
       if (error != cudaSuccess) return error;
     }
   }

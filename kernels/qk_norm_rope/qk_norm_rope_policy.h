@@ -39,6 +39,9 @@ using PackedForwardCut = Cut<128, 4, 4>;
 // and 89 %, without a tile ahead and four of 128 threads 95 and 89 %, one head at a time 80 and 77 %,
 // four 87 and 83 %.
 using PackedBackwardCut = RingCut<64, 2, 5, 2>;
+// Rows of all heads with tables of f32.
+using RowForwardCut = Cut<128, 4, 4>;
+using RowBackwardCut = RingCut<128, 2, 3, 2>;
 
 // Floats, likewise. Forward: 76 and 70 %, with
 // three blocks 67 and 62 %, of two heads at a time 62 and 59 %.

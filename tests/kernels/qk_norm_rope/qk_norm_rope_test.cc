@@ -78,6 +78,10 @@ TEST_P(QkNormRopeTest, AnyNumberOfHeadsAndPositions) {
         ExpectBoth(c);
         c.rope.round_products = 1;
         ExpectBoth(c);
+        // OLMo2's tables are of f32.
+        c.rope.table_dtype = FB_F32;
+        c.casting = FB_CASTING_GEMMA;
+        ExpectBoth(c);
       }
     }
   }

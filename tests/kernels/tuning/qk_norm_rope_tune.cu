@@ -17,6 +17,8 @@
 #include "kernels/qk_norm_rope/qk_norm_rope_backward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_forward.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_launch.cuh"
+#include "kernels/qk_norm_rope/row_backward.cuh"
+#include "kernels/qk_norm_rope/row_forward.cuh"
 #include "tests/kernels/tuning/bf16_bits.cuh"
 #include "tests/kernels/tuning/device_timer.h"
 
@@ -161,58 +163,64 @@ void TimeBackward(const Bench& bench, const Model& model) {
   Print<C>(bench, model, "backward", "persistent", us, 3);
 }
 
+// Two floats at a time; rows of all heads: the row kernels.
 template <typename C, bool kRoundNormed = true>
-double TimePackedForward(const Bench& bench, const Model& model) {
+void TimePackedForward(const Bench& bench, const Model& model) {
   Call call = CallFor(bench, model, false);
-  call.norm.round_normed = kRoundNormed;
+  call.norm.round_normed = kRoundNormed && !model.all_heads;
   PackedPlan plan;
-  if (!TakesPacked(call) || !CutPacked<C>(call, &plan)) return 0.0;
-  const LaunchShape shape = {.blocks = plan.side[0].blocks + plan.side[1].blocks,
-                             .threads = dim3(C::kThreads)};
-  const double us = MedianUs([&](int) {
-    return LaunchKernel(QkNormRopePackedForwardKernel<BFloat16, kRoundNormed, C>, shape, call, plan);
-  });
-  Print<C>(bench, model, "forward", kRoundNormed ? "packed" : "packedG", us, 2);
-  return us;
+  auto kernel = QkNormRopePackedForwardKernel<BFloat16, kRoundNormed, C>;
+  if (model.all_heads) {
+    kernel = QkNormRopeRowForwardKernel<BFloat16, C>;
+    if (!TakesRows(call) || !CutRows<C>(call, &plan)) return;
+  } else if (!TakesPacked(call) || !CutPacked<C>(call, &plan)) {
+    return;
+  }
+  const LaunchShape shape = {.blocks = plan.blocks(), .threads = dim3(C::kThreads)};
+  const double us = MedianUs([&](int) { return LaunchKernel(kernel, shape, call, plan); });
+  Print<C>(bench, model, "forward", "packed", us, 2);
 }
 
 template <typename C, bool kRoundNormed = true>
-double TimePackedBackward(const Bench& bench, const Model& model) {
+void TimePackedBackward(const Bench& bench, const Model& model) {
   Call call = CallFor(bench, model, true);
-  call.norm.round_normed = kRoundNormed;
+  call.norm.round_normed = kRoundNormed && !model.all_heads;
   PackedPlan plan;
-  if (!TakesPacked(call) || !CutPacked<C>(call, &plan)) return 0.0;
+  auto kernel = QkNormRopePackedBackwardKernel<BFloat16, kRoundNormed, C>;
+  if (model.all_heads) {
+    kernel = QkNormRopeRowBackwardKernel<BFloat16, C>;
+    if (!TakesRows(call) || !CutRows<C>(call, &plan)) return;
+  } else if (!TakesPacked(call) || !CutPacked<C>(call, &plan)) {
+    return;
+  }
   SharePacked(call, int64_t{bench.device.sm_count} * C::kBlocksPerSm, &plan);
   auto* partials = reinterpret_cast<float*>(bench.partials.base());
-  for (PackedSide& side : plan.side) {
-    side.partials = partials;
-    partials += side.blocks * model.dim;
+  PartialSums sums[2];
+  for (int i = 0; i < 2; ++i) {
+    const FbTensor& out = call.side[i].dweight;
+    const int64_t features = FeaturesOf(call, call.side[i]);
+    plan.side[i].partials = partials;
+    sums[i] = {partials, plan.side[i].blocks, features, out.data, out.dtype};
+    partials += plan.side[i].blocks * features;
   }
-  const LaunchShape shape = {.blocks = plan.side[0].blocks + plan.side[1].blocks,
+  const LaunchShape shape = {.blocks = plan.blocks(),
                              .threads = dim3(C::kThreads),
                              .shared_bytes = HeadRing<BFloat16, C>::kBytes};
-  const auto kernel = QkNormRopePackedBackwardKernel<BFloat16, kRoundNormed, C>;
   Check(LoadKernel(kernel, true));
   const double us = MedianUs([&](int) -> int {
     if (const int error = LaunchKernel(kernel, shape, call, plan)) return error;
-    PartialSums sums[2];
-    for (int i = 0; i < 2; ++i) {
-      const FbTensor& out = call.side[i].dweight;
-      sums[i] = {plan.side[i].partials, plan.side[i].blocks, model.dim, out.data, out.dtype};
-    }
-    return static_cast<int>(
-        LaunchTwoSums(sums[0], sums[1], bench.device.sm >= 90, nullptr));
+    return static_cast<int>(LaunchTwoSums(sums[0], sums[1], bench.device.sm >= 90, nullptr));
   });
-  Print<C>(bench, model, "backward", kRoundNormed ? "packed" : "packedG", us, 3);
-  std::printf("      stages %d regs/thread limit %d\n", C::kStages, 65536 / C::kThreads / C::kBlocksPerSm);
-  return us;
+  Print<C>(bench, model, "backward", C::kStages == 1 ? "ring of 1" : C::kStages == 2 ? "ring of 2" : "ring of 3", us, 3);
 }
 
 // Against the kernels that work in floats.
 void CheckPacked(const Bench& bench, const Model& model) {
   Difference difference;
   Rotating expected[2] = {Rotating(kMaxBytes), Rotating(kMaxBytes)};
-  Rotating weights(4096);
+  Rotating weights(int64_t{1} << 20);
+  const int64_t features[2] = {(model.all_heads ? model.heads[0] : 1) * model.dim,
+                               (model.all_heads ? model.heads[1] : 1) * model.dim};
   const int64_t n[2] = {kBatch * kPositions * model.heads[0] * model.dim,
                         kBatch * kPositions * model.heads[1] * model.dim};
   const auto keep = [&] {
@@ -220,9 +228,9 @@ void CheckPacked(const Bench& bench, const Model& model) {
       Check(cudaMemcpy(expected[i].base(), bench.out[i].base(), n[i] * 2, cudaMemcpyDeviceToDevice));
       Check(cudaMemset(bench.out[i].base(), 0xff, n[i] * 2));
       const Call call = CallFor(bench, model, true);
-      Check(cudaMemcpy(weights.base() + i * 2048, call.side[i].dweight.data, model.dim * 2,
+      Check(cudaMemcpy(weights.base() + i * 65536, call.side[i].dweight.data, features[i] * 2,
                        cudaMemcpyDeviceToDevice));
-      Check(cudaMemset(call.side[i].dweight.data, 0xff, model.dim * 2));
+      Check(cudaMemset(call.side[i].dweight.data, 0xff, features[i] * 2));
     }
   };
   const auto compare = [&](bool backward) {
@@ -230,20 +238,31 @@ void CheckPacked(const Bench& bench, const Model& model) {
       difference.Print(bench.out[i].base(), expected[i].base(), n[i], i == 0 ? "q" : "k");
       const Call call = CallFor(bench, model, true);
       if (backward) {
-        difference.Print(call.side[i].dweight.data, weights.base() + i * 2048, model.dim, "dweight");
+        difference.Print(call.side[i].dweight.data, weights.base() + i * 65536, features[i], "dweight");
       }
     }
   };
-  TimeForward<false, Cut<128, 4, 4>>(bench, model);
-  keep();
-  TimePackedForward<Cut<128, 4, 6>>(bench, model);
+  using FloatForward = Cut<128, 4, 3>;
+  using FloatBackward = Cut<128, 2, 3>;
+  if (model.all_heads) {
+    TimeForward<true, FloatForward>(bench, model);
+    keep();
+    TimePackedForward<RowForwardCut>(bench, model);
+  } else {
+    TimeForward<false, FloatForward>(bench, model);
+    keep();
+    TimePackedForward<PackedForwardCut>(bench, model);
+  }
   compare(false);
-  TimeBackward<false, Cut<128, 2, 3>>(bench, model);
-  keep();
-  TimePackedBackward<PackedBackwardCut>(bench, model);
-  compare(true);
-  keep();
-  TimePackedBackward<PackedBackwardCut>(bench, model);
+  if (model.all_heads) {
+    TimeBackward<true, FloatBackward>(bench, model);
+    keep();
+    TimePackedBackward<RowBackwardCut>(bench, model);
+  } else {
+    TimeBackward<false, FloatBackward>(bench, model);
+    keep();
+    TimePackedBackward<PackedBackwardCut>(bench, model);
+  }
   compare(true);
 }
 
@@ -294,8 +313,20 @@ void TimeAll() {
   TimePackedBackwards<RingCut<128, 2, 3, 2>>(bench);
   TimePackedBackwards<RingCut<128, 2, 4, 1>>(bench);
   TimePackedBackwards<RingCut<256, 2, 1, 2>>(bench);
-  TimeForward<true, Cut<128, 4, 3>>(bench, kOlmo2);
-  TimeBackward<true, Cut<128, 2, 3>>(bench, kOlmo2);
+  CheckPacked(bench, kOlmo2);
+  TimePackedForward<Cut<128, 4, 3>>(bench, kOlmo2);
+  TimePackedForward<Cut<128, 4, 4>>(bench, kOlmo2);
+  TimePackedForward<Cut<128, 4, 5>>(bench, kOlmo2);
+  TimePackedForward<Cut<256, 2, 2>>(bench, kOlmo2);
+  TimePackedForward<Cut<256, 2, 3>>(bench, kOlmo2);
+  TimePackedForward<Cut<64, 8, 5>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<128, 2, 2, 2>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<128, 2, 3, 1>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<128, 2, 3, 2>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<128, 2, 3, 3>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<256, 1, 1, 2>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<256, 1, 2, 2>>(bench, kOlmo2);
+  TimePackedBackward<RingCut<256, 2, 1, 2>>(bench, kOlmo2);
 }
 
 }  // namespace
