@@ -3,8 +3,8 @@
 // of the instructions. For half rotation of whole heads.
 //
 // A block works for q or for k. A tile is what it does at a time: `token_lanes` positions of one
-// batch entry and, of each, kUnroll * head_lanes heads, which the threads of a part of a warp share.
-// Kernels of one tile per block have no loop, which would cost registers.
+// batch entry and, of each, kUnroll * head_lanes heads, which the threads of a part of a warp
+// share. Kernels of one tile per block have no loop, which would cost registers.
 
 #ifndef KERNELS_COMMON_ROTARY_PACKED_CUH_
 #define KERNELS_COMMON_ROTARY_PACKED_CUH_
@@ -23,9 +23,9 @@ namespace fuseboard {
 struct PackedSide {
   int32_t head_lanes;
   int32_t token_lanes;
-  Reciprocal inner;          // Groups of a block that follow one another: head or token lanes.
-  Reciprocal turns;          // Tiles of a position's heads.
-  Reciprocal batch_tiles;    // Of a batch entry.
+  Reciprocal inner;        // Groups of a block that follow one another: head or token lanes.
+  Reciprocal turns;        // Tiles of a position's heads.
+  Reciprocal batch_tiles;  // Of a batch entry.
   int32_t tiles;
   int32_t blocks;
   bool tokens_inside;  // Positions lie closer than heads: neighbouring threads take them.
@@ -36,9 +36,9 @@ struct PackedSide {
 
 struct PackedPlan {
   PackedSide side[2];
-  int32_t slots;  // Of a head.
+  int32_t slots;        // Of a head.
   int32_t width_shift;  // Threads that share a head: a power of two.
-  uint32_t zero;  // See Renewed.
+  uint32_t zero;        // See Renewed.
 
   int64_t blocks() const { return int64_t{side[0].blocks} + side[1].blocks; }
 };
@@ -57,7 +57,8 @@ inline constexpr int64_t kMaxPackedTiles = int64_t{1} << 29;
 // Whether a call's heads may be rotated that way if they are made of runs of `lanes` elements.
 inline bool IsPackable(const Rotation& r, int32_t dtype, int lanes) {
   return dtype != FB_F32 && r.table_dtype == dtype && r.round_products && !r.interleaved &&
-         2 * r.pairs == r.dim && r.positions <= kMaxPackedTiles && r.pairs % lanes == 0 && HasTableRuns(r, lanes);
+         2 * r.pairs == r.dim && r.positions <= kMaxPackedTiles && r.pairs % lanes == 0 &&
+         HasTableRuns(r, lanes);
 }
 
 // All of a plan; false if the call does not fit the cut. `heads`: of q and of k.
@@ -69,15 +70,16 @@ bool CutPacked(const Rotation& r, const Heads (&heads)[2], int lanes, PackedPlan
   for (int i = 0; i < 2; ++i) {
     PackedSide& cut = plan->side[i];
     // Of a side without heads too, which has no blocks.
-    const HeadCut lanes_of = CutHeads<C>(plan->slots, std::max<int64_t>(heads[i].count, 1), r.positions);
+    const HeadCut lanes_of =
+        CutHeads<C>(plan->slots, std::max<int64_t>(heads[i].count, 1), r.positions);
     if (lanes_of.width == 0) return false;
     const int64_t per_batch = std::max<int64_t>(CeilDiv(r.positions, lanes_of.token_lanes), 1);
     if (r.batch * per_batch * lanes_of.turns > kMaxPackedTiles) return false;
     cut.head_lanes = lanes_of.head_lanes;
     cut.token_lanes = lanes_of.token_lanes;
     cut.tokens_inside = heads[i].position_stride < heads[i].head_stride;
-    cut.inner = ReciprocalOf(
-        static_cast<uint32_t>(cut.tokens_inside ? cut.token_lanes : cut.head_lanes));
+    cut.inner =
+        ReciprocalOf(static_cast<uint32_t>(cut.tokens_inside ? cut.token_lanes : cut.head_lanes));
     cut.turns = ReciprocalOf(static_cast<uint32_t>(lanes_of.turns));
     cut.batch_tiles = ReciprocalOf(static_cast<uint32_t>(per_batch));
     const bool empty = heads[i].count == 0 || r.positions == 0;
@@ -209,10 +211,10 @@ __device__ __forceinline__ void RotatePacked(const PackedFactors<T, kLanes>& f,
   for (int i = 0; i < Lanes<T, kLanes>::kWords; ++i) {
     const uint32_t a = x[0].word[i];
     const uint32_t b = x[1].word[i];
-    x[0].word[i] = AddWords<T>(MultiplyWords<T>(a, f.cos[0].word[i]),
-                               MultiplyWords<T>(b, f.sin[0].word[i]));
-    x[1].word[i] = AddWords<T>(MultiplyWords<T>(b, f.cos[1].word[i]),
-                               MultiplyWords<T>(a, f.sin[1].word[i]));
+    x[0].word[i] =
+        AddWords<T>(MultiplyWords<T>(a, f.cos[0].word[i]), MultiplyWords<T>(b, f.sin[0].word[i]));
+    x[1].word[i] =
+        AddWords<T>(MultiplyWords<T>(b, f.cos[1].word[i]), MultiplyWords<T>(a, f.sin[1].word[i]));
   }
 }
 

@@ -92,8 +92,8 @@ __device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {
 // ---- Arithmetic of two 16-bit floats in a word ----
 //
 // Each operation is rounded to T once. That is also what f32 gives when each of its results is
-// rounded to T: a product of two is exact in f32, and where their sum is not, the smaller one is too
-// small to matter.
+// rounded to T: a product of two is exact in f32, and where their sum is not, the smaller one is
+// too small to matter.
 
 template <typename T>
 __device__ __forceinline__ uint32_t MultiplyWords(uint32_t a, uint32_t b) {

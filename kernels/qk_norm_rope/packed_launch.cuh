@@ -81,8 +81,7 @@ inline void SharePacked(const Call& call, int64_t resident, PackedPlan* plan) {
     return RowsOf(call, call.side[i]) * FeaturesOf(call, call.side[i]);
   };
   const auto tiles = [&](int side) { return int64_t{plan->side[side].tiles}; };
-  const Blocks blocks =
-      SplitBlocks(resident, {tiles(0), tiles(1)}, {work(0), work(1)});
+  const Blocks blocks = SplitBlocks(resident, {tiles(0), tiles(1)}, {work(0), work(1)});
   for (int i = 0; i < 2; ++i) plan->side[i].blocks = static_cast<int32_t>(blocks.side[i]);
 }
 

@@ -35,9 +35,9 @@ struct RingCut : Cut<kThreads_, kUnroll_, kBlocksPerSm_> {
 // Two floats at a time. H200, bf16, share of the copy rate of Qwen3's and Gemma 3's heads. Forward:
 // 98 and 89 %, with six blocks 97 and 86 %, 8 heads at a time 97 and 88 %.
 using PackedForwardCut = Cut<128, 4, 4>;
-// Backward: 98 and 91 %, with six blocks 91 and 90 %, with two of 128 threads 95 and 89 %, of 256 one 93
-// and 89 %, without a tile ahead and four of 128 threads 95 and 89 %, one head at a time 80 and 77 %,
-// four 87 and 83 %.
+// Backward: 98 and 91 %, with six blocks 91 and 90 %, with two of 128 threads 95 and 89 %, of 256
+// one 93 and 89 %, without a tile ahead and four of 128 threads 95 and 89 %, one head at a time 80
+// and 77 %, four 87 and 83 %.
 using PackedBackwardCut = RingCut<64, 2, 5, 2>;
 // Rows of all heads with tables of f32.
 using RowForwardCut = Cut<128, 4, 4>;

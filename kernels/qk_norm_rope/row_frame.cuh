@@ -1,6 +1,7 @@
-// What the kernels of qk_norm_rope share whose rows are all heads of a position, of 16-bit floats, and
-// whose tables are f32: half rotation of whole heads (OLMo2). A block holds all heads of a position
-// at once; its sums take one barrier. Places, tokens and heads are those of rotary_packed.cuh.
+// What the kernels of qk_norm_rope share whose rows are all heads of a position, of 16-bit floats,
+// and whose tables are f32: half rotation of whole heads (OLMo2). A block holds all heads of a
+// position at once; its sums take one barrier. Places, tokens and heads are those of
+// rotary_packed.cuh.
 
 #ifndef KERNELS_QK_NORM_ROPE_ROW_FRAME_CUH_
 #define KERNELS_QK_NORM_ROPE_ROW_FRAME_CUH_
@@ -17,8 +18,8 @@ __device__ __forceinline__ RotaryFactors<kLanes> LoadWideFactors(const Rotation&
                                                                  int column) {
   const auto row = [&](const FactorTable& table) {
     return static_cast<const float*>(table.base) + token.batch * table.batch_stride +
-           token.position * table.position_stride +
-           RotaryStream(r, column) * table.stream_stride + column;
+           token.position * table.position_stride + RotaryStream(r, column) * table.stream_stride +
+           column;
   };
   const float* cos = row(r.cos);
   const float* sin = row(r.sin);

@@ -47,9 +47,8 @@ __device__ __forceinline__ void RopePackedTile(const Call& call, const PackedPla
 template <typename T, typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     RopePackedKernel(const __grid_constant__ Call call, const __grid_constant__ PackedPlan plan) {
-  ForPackedSide(plan, [&](auto side, int tile) {
-    RopePackedTile<side.value, T, C>(call, plan, tile);
-  });
+  ForPackedSide(plan,
+                [&](auto side, int tile) { RopePackedTile<side.value, T, C>(call, plan, tile); });
 }
 
 }  // namespace fuseboard::rope

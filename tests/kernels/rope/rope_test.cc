@@ -20,8 +20,9 @@ struct Dims {
   int64_t dim;
   int64_t rotary_dim;
 };
-constexpr Dims kDims[] = {{128, 128}, {80, 80}, {512, 512}, {64, 16}, {80, 32}, {96, 96}, {72, 72}, {64, 24}, {24, 8},
-                          {2, 2},     {7, 2},   {14, 14}, {33, 32}, {40, 6},  {256, 64}};
+constexpr Dims kDims[] = {{128, 128}, {80, 80}, {512, 512}, {64, 16}, {80, 32},
+                          {96, 96},   {72, 72}, {64, 24},   {24, 8},  {2, 2},
+                          {7, 2},     {14, 14}, {33, 32},   {40, 6},  {256, 64}};
 
 class RopeTest : public ::testing::TestWithParam<int> {
  protected:
@@ -101,13 +102,13 @@ TEST_P(RopeTest, SectionsTakeTheirFactorsFromTheirStream) {
       for (const int32_t interleaved : {0, 1}) {
         for (const bool per_pair : {false, true}) {
           Case c = {.dim = 136,
-                          .rotary_dim = 128,
-                          .dtype = dtype,
-                          .table_dtype = dtype,
-                          .interleaved = interleaved,
-                          .per_pair = per_pair,
-                          .table_batch = 2,
-                          .sections = sections};
+                    .rotary_dim = 128,
+                    .dtype = dtype,
+                    .table_dtype = dtype,
+                    .interleaved = interleaved,
+                    .per_pair = per_pair,
+                    .table_batch = 2,
+                    .sections = sections};
           ExpectBothPhases(c);
           c.dim = 128;
           c.round_products = 1;
@@ -184,11 +185,8 @@ TEST_P(RopeTest, AnyNumberOfHeadsAndPositions) {
 }
 
 TEST_P(RopeTest, EitherTensorMayBeAbsentFromTheBackward) {
-  Case c = {.dim = 32,
-            .rotary_dim = 32,
-            .dtype = FB_F16,
-            .table_dtype = FB_F16,
-            .round_products = 1};
+  Case c = {
+      .dim = 32, .rotary_dim = 32, .dtype = FB_F16, .table_dtype = FB_F16, .round_products = 1};
   const KernelCall both = ExpectPhase(c, FB_BACKWARD);
   c.k_heads = kNoHeads;
   EXPECT_EQ(ExpectPhase(c, FB_BACKWARD).outputs[0].image(), both.outputs[0].image());

@@ -12,7 +12,8 @@ namespace fuseboard::tuning {
 
 // Bits of bf16 in [-2, 2), the same every time.
 static __global__ void FillKernel(uint16_t* out, int64_t count, uint32_t seed) {
-  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count; i += gridDim.x * int64_t{256}) {
+  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count;
+       i += gridDim.x * int64_t{256}) {
     uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed;
     h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
     const float value = (static_cast<float>(h & 0xffff) - 32768.0f) / 16384.0f;
@@ -27,8 +28,9 @@ inline void FillBits(void* memory, int64_t bytes, uint32_t seed) {
 
 // How far the heads in `out` are from what another kernel has left in `expected`.
 static __global__ void CompareKernel(const uint16_t* out, const uint16_t* expected, int64_t count,
-                              unsigned long long* differ, int* worst) {
-  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count; i += gridDim.x * int64_t{256}) {
+                                     unsigned long long* differ, int* worst) {
+  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < count;
+       i += gridDim.x * int64_t{256}) {
     const float a = __uint_as_float(uint32_t{out[i]} << 16);
     const float b = __uint_as_float(uint32_t{expected[i]} << 16);
     if (a == b) continue;

@@ -211,7 +211,11 @@ void TimePackedBackward(const Bench& bench, const Model& model) {
     if (const int error = LaunchKernel(kernel, shape, call, plan)) return error;
     return static_cast<int>(LaunchTwoSums(sums[0], sums[1], bench.device.sm >= 90, nullptr));
   });
-  Print<C>(bench, model, "backward", C::kStages == 1 ? "ring of 1" : C::kStages == 2 ? "ring of 2" : "ring of 3", us, 3);
+  Print<C>(bench, model, "backward",
+           C::kStages == 1   ? "ring of 1"
+           : C::kStages == 2 ? "ring of 2"
+                             : "ring of 3",
+           us, 3);
 }
 
 // Against the kernels that work in floats.
@@ -225,7 +229,8 @@ void CheckPacked(const Bench& bench, const Model& model) {
                         kBatch * kPositions * model.heads[1] * model.dim};
   const auto keep = [&] {
     for (int i = 0; i < 2; ++i) {
-      Check(cudaMemcpy(expected[i].base(), bench.out[i].base(), n[i] * 2, cudaMemcpyDeviceToDevice));
+      Check(
+          cudaMemcpy(expected[i].base(), bench.out[i].base(), n[i] * 2, cudaMemcpyDeviceToDevice));
       Check(cudaMemset(bench.out[i].base(), 0xff, n[i] * 2));
       const Call call = CallFor(bench, model, true);
       Check(cudaMemcpy(weights.base() + i * 65536, call.side[i].dweight.data, features[i] * 2,
@@ -238,7 +243,8 @@ void CheckPacked(const Bench& bench, const Model& model) {
       difference.Print(bench.out[i].base(), expected[i].base(), n[i], i == 0 ? "q" : "k");
       const Call call = CallFor(bench, model, true);
       if (backward) {
-        difference.Print(call.side[i].dweight.data, weights.base() + i * 65536, features[i], "dweight");
+        difference.Print(call.side[i].dweight.data, weights.base() + i * 65536, features[i],
+                         "dweight");
       }
     }
   };
