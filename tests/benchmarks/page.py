@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import re
 import subprocess
@@ -130,21 +131,26 @@ def _panel(panel: Any, rows: list[Row]) -> None:
     shapes = sorted(floors, key=floors.__getitem__)
     for name in dict.fromkeys(str(r["impl"]) for r in rows):
         mine = {str(r["shape"]): 100 * r["share_of_limit_full"] for r in rows if r["impl"] == name}
-        drawn = [s for s in shapes if s in mine]
+        # No line leads over a shape that was not measured.
+        values = [mine.get(shape, math.nan) for shape in shapes]
         panel.plot(
-            [shapes.index(s) for s in drawn],
-            [mine[s] for s in drawn],
+            range(len(shapes)),
+            values,
             marker="o",
             label=name,
             **style(name),
         )
     panel.axhline(100, color="black", linewidth=0.8, linestyle=":")
-    labels = [f"{s}\n{floors[s]:.3g} ms" for s in shapes]
+    labels = [f"{s}\n{_duration(floors[s])}" for s in shapes]
     panel.set_xticks(range(len(shapes)), labels, fontsize=7, rotation=35, ha="right")
     panel.set_xlim(-0.4, len(shapes) - 0.6)
     panel.set_ylim(0, 119)
     panel.grid(axis="y", linewidth=0.4, alpha=0.6)
     panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False)
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms >= 0.1 else f"{ms * 1e3:.2g} µs"
 
 
 def _pyplot() -> Any:
