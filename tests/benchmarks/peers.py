@@ -43,7 +43,8 @@ def find(triton: bool) -> tuple[frozenset[str], dict[str, str]]:
         except importlib.metadata.PackageNotFoundError:  # An ImportError too.
             absent[name] = f"{package} is not installed"
         except (ImportError, AttributeError, OSError, RuntimeError) as error:
-            absent[name] = f"{package} cannot be imported: {str(error).splitlines()[0]}"
+            reason = f"{error}.".splitlines()[0].split(". ")[0].rstrip(".")
+            absent[name] = f"{package} cannot be imported: {reason}"
         else:
             present.add(name)
     if hasattr(torch.nn.functional, "linear_cross_entropy"):
