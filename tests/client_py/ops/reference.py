@@ -3,6 +3,8 @@
 `call_*` give the operators Python defaults, so that a test names only what it is about.
 """
 
+import os
+
 import torch
 import torch.nn.functional as F
 
@@ -311,3 +313,8 @@ def assert_near(got, want, dtype=None, slack=1.0):
     scale = want.abs().max().clamp(min=0.05).item() if want.numel() else 1.0
     tolerance = slack * TOLERANCE[dtype or got.dtype]
     torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance * scale)
+
+
+def examples(count):
+    """How many random problems a test tries: `count`, times FUSEBOARD_FUZZ if that is set."""
+    return int(count * float(os.environ.get("FUSEBOARD_FUZZ", "1")))
