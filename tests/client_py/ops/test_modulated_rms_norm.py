@@ -183,6 +183,17 @@ def test_some_gradients_only(handle_of, device):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.xfail(strict=True, reason="the composite's dscale is [batch, 1, hidden] then")
+def test_the_composite_takes_one_position_per_example():
+    tensors = [leaf((5, 1, 16)), leaf((5, 16)), leaf((5, 16))]
+    y = call(tensors[0], None, *tensors[1:])
+    got = torch.autograd.grad(y.sum(), tensors)
+    doubles = [t.detach().double().requires_grad_() for t in tensors]
+    want = torch.autograd.grad(exact(doubles[0], None, *doubles[1:]).sum(), doubles)
+    for a, b in zip(got, want, strict=True):
+        assert_near(a, b)
+
+
 def test_float64_passes_gradcheck(handle_of):
     inputs = [leaf(s, torch.float64) for s in ((2, 3, 5), (5,), (2, 5), (2, 5))]
     assert torch.autograd.gradcheck(
