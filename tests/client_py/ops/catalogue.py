@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.client_py.ops.linear_jsd import call_linear_jsd, linear_jsd
-from tests.client_py.ops.problems import Operation, Problem, wide
+from tests.client_py.ops.problems import Operation, Problem, largest, wide
 from tests.client_py.ops.reference import (
     GEMMA,
     LLAMA,
@@ -58,6 +58,15 @@ def _weight(source, size, mean=1.0):
     return weight if present else None
 
 
+def _steepness(x, *factors, eps=EPS, centred=False, dim=-1):
+    """The largest reciprocal of a row's root mean square, at least 1, times the largest factor."""
+    if not x.numel():
+        return 1.0
+    rows = x.detach().double()
+    rows = rows - rows.mean(dim, keepdim=True) if centred else rows
+    return largest(torch.rsqrt(rows.square().mean(dim) + eps)) * (1 + largest(*factors))
+
+
 def rms_norm(source, length):
     """Any casting, offset, weight or none."""
     width, options = source.width(), _norm_options(source)
@@ -67,6 +76,7 @@ def rms_norm(source, length):
         lambda t, kernel: call_rms_norm(*t, **options, kernel=kernel),
         lambda t: _rms_norm(*t, **options),
         rows=(0,),
+        terms=lambda t: _steepness(*t),
     )
 
 
@@ -82,7 +92,9 @@ def fused_add_rms_norm(source, length):
     def call(t, kernel):
         return ops.fused_add_rms_norm(*t, EPS, options["offset"], options["casting"], kernel)
 
-    return Problem(tensors, call, formula, rows=(0, 1))
+    return Problem(
+        tensors, call, formula, rows=(0, 1), terms=lambda t: _steepness(t[0] + t[1], t[2])
+    )
 
 
 def modulated_rms_norm(source, length):
@@ -99,7 +111,14 @@ def modulated_rms_norm(source, length):
     def call(t, kernel):
         return ops.modulated_rms_norm(*t, EPS, options["offset"], options["casting"], kernel)
 
-    return Problem([x, _weight(source, width), *modulation], call, formula, rows=(0, 2, 3), slack=2)
+    return Problem(
+        [x, _weight(source, width), *modulation],
+        call,
+        formula,
+        rows=(0, 2, 3),
+        slack=2,
+        terms=lambda t: _steepness(t[0], t[1]) * (1 + largest(t[2])),
+    )
 
 
 def layer_norm(source, length):
@@ -111,12 +130,17 @@ def layer_norm(source, length):
         x, weight, bias = (None if v is None else wide(v) for v in t)
         return F.layer_norm(x, x.shape[-1:], weight, bias, 1e-5).to(t[0].dtype)
 
-    # The variance of one or two elements may be as small as eps: x is then known to few digits.
-    return Problem(tensors, lambda t, k: ops.layer_norm(*t, 1e-5, k), formula, rows=(0,))
+    return Problem(
+        tensors,
+        lambda t, kernel: ops.layer_norm(*t, 1e-5, kernel),
+        formula,
+        rows=(0,),
+        terms=lambda t: _steepness(t[0], t[1], eps=1e-5, centred=True),
+    )
 
 
 def group_norm(source, length):
-    """Length is the images' height, at least 1: torch's own backward fails for none."""
+    """Length is the images' height, at least 1: torch's gradients of no elements are NaN."""
     length = max(1, length)
     groups, channels = source.one_of([(1, 3), (2, 2), (4, 3), (8, 1)])
     channels *= groups
@@ -126,20 +150,37 @@ def group_norm(source, length):
     tensors = [source.tensor(*shape), _weight(source, channels), _weight(source, channels, 0.0)]
 
     def formula(t):
-        x, weight, bias = (None if v is None else wide(v) for v in t)
-        return F.group_norm(x, groups, weight, bias, 1e-5).to(t[0].dtype)
+        x = t[0]
+        y = F.group_norm(
+            wide(x), groups, None, None, 1e-5
+        )  # torch fails for a bias without a weight.
+        weight, bias = (
+            None if v is None else wide(v).view(-1, *[1] * (x.dim() - 2)) for v in t[1:]
+        )
+        y = y if weight is None else y * weight
+        return (y if bias is None else y + bias).to(x.dtype)
 
     def call(t, kernel):
         return ops.group_norm(t[0], groups, *t[1:], 1e-5, kernel)
 
-    return Problem(tensors, call, formula)
+    def terms(t):
+        rows = t[0].reshape(t[0].shape[0], groups, -1)
+        return _steepness(rows, t[1], eps=1e-5, centred=True)
+
+    return Problem(tensors, call, formula, terms=terms)
 
 
 def softmax(source, length):
     """Of logits of several sizes."""
     x = source.tensor(length, source.width(), scale=source.one_of([0.1, 1.0, 8.0]))
     return Problem(
-        [x], lambda t, k: ops.softmax(t[0], k), lambda t: F.softmax(t[0], -1), rows=(0,), slack=2
+        [x],
+        lambda t, kernel: ops.softmax(t[0], kernel),
+        lambda t: F.softmax(t[0], -1),
+        rows=(0,),
+        slack=2,
+        # The backward starts from the rounded result.
+        terms=lambda t: F.softmax(t[0].double(), -1).max().item() if t[0].numel() else 0.0,
     )
 
 
@@ -207,7 +248,13 @@ def qk_norm_rope(source, length):
 
         return one(t[0], t[4]), one(t[1], t[5])
 
-    return Problem([q, k, *tables, *weights], call, formula, slack=3)
+    return Problem(
+        [q, k, *tables, *weights],
+        call,
+        formula,
+        slack=3,
+        terms=lambda t: max(_steepness(t[0], t[4]), _steepness(t[1], t[5])),
+    )
 
 
 # ---- activations ----
@@ -367,7 +414,8 @@ def _head(source, length, classes):
 def _cut(source):
     return {
         "chunk_bytes": source.one_of([0, 1, 4096]),
-        "dweight_dtype": source.one_of([0, 1, 2]),
+        # 2: added up in fp32.
+        "dweight_dtype": 2 if source.accurate else source.one_of([0, 1, 2]),
     }
 
 
@@ -379,6 +427,7 @@ def fused_linear_cross_entropy(source, length):
         lambda t, kernel: call_linear_cross_entropy(*t, **options, **cut, kernel=kernel)[0],
         lambda t: linear_cross_entropy(*t, **options)[0],
         slack=4,
+        terms=lambda t: largest(*t[:2]),
     )
 
 
@@ -398,6 +447,7 @@ def selected_log_probs(source, length):
         lambda t, kernel: call_selected_log_probs(*t, **options, **cut, kernel=kernel),
         lambda t: -token_losses(*t, **options)[0],
         slack=4,
+        terms=lambda t: largest(*t[:2]),
     )
 
 
@@ -409,6 +459,7 @@ def fused_linear_scaled_cross_entropy(source, length):
         lambda t, kernel: call_scaled_cross_entropy(*t, **options, **cut, kernel=kernel),
         lambda t: token_losses(*t, **options),
         slack=4,
+        terms=lambda t: largest(*t[:2]),
     )
 
 
@@ -433,6 +484,7 @@ def fused_linear_jsd(source, length):
         call,
         lambda t: linear_jsd(t[:3], (t[3], t[4], None), t[5], beta, temperature=temperature),
         slack=4,
+        terms=lambda t: largest(*t[:2]),
     )
 
 
@@ -455,12 +507,15 @@ OPERATIONS = [
     Operation("geglu", "geglu", geglu),
     Operation("geglu_packed", "geglu", geglu_packed),
     Operation("relu_squared", "relu_squared", relu_squared),
-    Operation("cross_entropy", "cross_entropy", cross_entropy_),
-    *(Operation(name, loss.operation, _row_loss(loss)) for name, loss in LOSSES.items()),
-    Operation("fused_linear_cross_entropy", "cross_entropy", fused_linear_cross_entropy),
-    Operation("selected_log_probs", "cross_entropy", selected_log_probs),
+    Operation("cross_entropy", "cross_entropy", cross_entropy_, True),
+    *(Operation(name, loss.operation, _row_loss(loss), True) for name, loss in LOSSES.items()),
+    Operation("fused_linear_cross_entropy", "cross_entropy", fused_linear_cross_entropy, True),
+    Operation("selected_log_probs", "cross_entropy", selected_log_probs, True),
     Operation(
-        "fused_linear_scaled_cross_entropy", "cross_entropy", fused_linear_scaled_cross_entropy
+        "fused_linear_scaled_cross_entropy",
+        "cross_entropy",
+        fused_linear_scaled_cross_entropy,
+        True,
     ),
-    Operation("fused_linear_jsd", "jsd", fused_linear_jsd),
+    Operation("fused_linear_jsd", "jsd", fused_linear_jsd, True),
 ]

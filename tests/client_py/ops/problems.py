@@ -17,6 +17,13 @@ def wide(x):
     return x if x.dtype == torch.float64 else x.float()
 
 
+def largest(*tensors):
+    """The largest magnitude in them, at least 1."""
+    return max(
+        [1.0, *(t.detach().abs().max().item() for t in tensors if t is not None and t.numel())]
+    )
+
+
 def outputs_of(result):
     """What an operation returns, always as a tuple."""
     return result if isinstance(result, tuple) else (result,)
@@ -34,6 +41,8 @@ class Problem:
         rows: Which inputs have the problem's length as size(0), every row being independent of the
             others; none if its rows depend on each other.
         slack: How many times the roundings of one result its error may be.
+        terms: terms(tensors) is about how large for an upstream gradient of 1 the terms are whose
+            sum a gradient is: where they cancel, an error is relative to them.
     """
 
     tensors: list
@@ -41,6 +50,7 @@ class Problem:
     formula: typing.Callable
     rows: tuple = ()
     slack: float = 1.0
+    terms: typing.Callable = lambda tensors: 0.0
 
     def leaves(self):
         """The inputs that want a gradient."""
@@ -69,11 +79,13 @@ class Operation:
         name: For people and test ids.
         library: Which kernel library it takes.
         make: make(source, length) is a Problem; what it draws does not depend on the length.
+        is_loss: Whether its results are sums over rows or columns, in fp32.
     """
 
     name: str
     library: str
     make: typing.Callable
+    is_loss: bool = False
 
 
 class Source:
@@ -85,10 +97,12 @@ class Source:
         dtype: The main dtype; None: drawn.
         width: The size of a row; None: drawn.
         layouts: Whether tensors may be strided, expanded and unaligned.
+        accurate: Only options that promise native's accuracy.
     """
 
-    def __init__(self, rng, device="cpu", dtype=None, width=None, layouts=True):
+    def __init__(self, rng, device="cpu", dtype=None, width=None, layouts=True, accurate=False):
         self.rng, self.device, self.layouts = rng, device, layouts
+        self.accurate = accurate
         self.dtype = dtype or self.one_of(DTYPES)
         self._width = width
         self.generator = torch.Generator(device).manual_seed(rng.randrange(2**31))

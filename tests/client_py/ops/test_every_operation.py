@@ -150,9 +150,9 @@ LENGTHS = (5, 9, 12, 31, 8)
 
 @each_operation
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_compiles_once_for_all_lengths(operation, handle_of, device, dynamic):
+def test_compiles_once_for_all_lengths(operation, device, dynamic):
     torch._dynamo.reset()
-    kernel = handle_of(operation.library)
+    kernel = load(operation.library)
     counter = CompileCounterWithBackend("aot_eager")
     compiled, problem, counts = None, None, []
 
@@ -206,7 +206,9 @@ def captured(problem, tensors, kernel):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_captured_graph_gives_what_eager_gives_for_new_inputs(operation, dtype):
     kernel = load(operation.library)
-    for source in sources("cuda", [dtype], layouts=False):
+    # A chunk holds other rows when none may be left out: its sums are then rounded elsewhere.
+    rtol, atol = (1e-4, 1e-5) if dtype == torch.float32 else (2e-2, 1e-3)
+    for source in sources("cuda", [dtype], layouts=False, accurate=True):
         problem = operation.make(source, 40)
         tensors = problem.copy()
         graph, written, call = captured(problem, tensors, kernel)
@@ -215,7 +217,7 @@ def test_a_captured_graph_gives_what_eager_gives_for_new_inputs(operation, dtype
                 if t is not None and t.is_floating_point():
                     t.data.copy_(t.data.roll(step + 1, 0))
             graph.replay()
-            torch.testing.assert_close(written, call(), rtol=1e-4, atol=1e-5, equal_nan=True)
+            torch.testing.assert_close(written, call(), rtol=rtol, atol=atol, equal_nan=True)
 
 
 @pytest.mark.gpu
@@ -236,38 +238,42 @@ def test_nothing_waits_for_the_device(operation):
             torch.cuda.set_sync_debug_mode("default")
 
 
-ROWS_65536 = (65535, 65536, 65537, 131073)
+@each_operation
+def test_the_last_rows_are_as_if_alone(operation, device):
+    check_last_rows(operation, 70, 24, torch.float32, device)
 
 
 @pytest.mark.gpu
 @each_operation
-@pytest.mark.parametrize("rows", ROWS_65536)
-def test_the_last_of_many_rows_is_as_if_alone(operation, rows):
+@pytest.mark.parametrize("rows", [65535, 65536, 65537, 131073])
+def test_the_last_of_many_rows_are_as_if_alone(operation, rows):
     check_last_rows(operation, rows, 32, torch.float32)
 
 
-# 2^31 elements are 524288 rows of 4096; with 4095 or 4097 columns the boundary lies within a row.
+# 2^31 elements are 524288 rows of 4096; of 4095 columns the boundary lies within a row.
 @pytest.mark.gpu
 @each_operation
-@pytest.mark.parametrize("rows, width", [(524289, 4096), (524417, 4095), (524161, 4097)])
+@pytest.mark.parametrize("rows, width", [(524289, 4096), (524417, 4095)])
 def test_the_last_rows_beyond_two_to_the_31_elements_are_as_if_alone(operation, rows, width):
+    # An example of modulated_rms_norm has two rows at least.
+    rows = rows // 2 + 1 if operation.name == "modulated_rms_norm" else rows
     check_last_rows(operation, rows, width, torch.bfloat16)
 
 
-def check_last_rows(operation, rows, width, dtype, last=3):
+def check_last_rows(operation, rows, width, dtype, device="cuda", last=3):
     """Rows that do not depend on each other: the last ones alone give what they give among all.
 
     Upstream gradients are 0 but for the last rows, so that gradients of parameters are theirs alone.
     """
     kernel = load(operation.library)
     for seed in range(20):
-        source = Source(random.Random(seed), "cuda", dtype, width, layouts=False)
+        source = Source(random.Random(seed), device, dtype, width, layouts=False)
         problem = operation.make(source, 2)
         if problem.rows:
             break
     else:
         pytest.skip("its rows depend on each other")
-    source = Source(random.Random(seed), "cuda", dtype, width, layouts=False)
+    source = Source(random.Random(seed), device, dtype, width, layouts=False)
     problem = operation.make(source, rows)
     tensors = problem.tensors
     few = [
@@ -281,7 +287,6 @@ def check_last_rows(operation, rows, width, dtype, last=3):
     for y, dy in zip(outputs, upstream, strict=True):
         whole.append(torch.zeros_like(y))
         whole[-1][-last:] = dy
-        del y
     gradients = torch.autograd.grad(outputs, problem.leaves(), whole)
     few_leaves = [t for t in few if t is not None and t.requires_grad]
     few_gradients = torch.autograd.grad(want, few_leaves, upstream)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.client_py.ops.catalogue import OPERATIONS, name_of
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.problems import Source, outputs_of
+from tests.client_py.ops.problems import Source, largest, outputs_of
 from tests.client_py.ops.reference import assert_near, examples
 
 EXAMPLES = 20
@@ -43,10 +43,12 @@ def check(operation, source, kernel):
     exact = problem.copy(torch.float64)
     wide_upstream = [u.double() for u in upstream]
     outputs64, want = results_and_gradients(problem.formula, exact, wide_upstream)
-    for a, b in zip((*outputs, *got), (*outputs64, *want), strict=True):
+    steepest = largest(*upstream) * problem.terms(tensors)
+    least = [0.05] * len(outputs) + [max(0.05, steepest)] * len(got)
+    for a, b, floor in zip((*outputs, *got), (*outputs64, *want), least, strict=True):
         assert torch.equal(a.isnan(), b.isnan())  # The mean of nothing is.
         coarser = max(a.dtype, source.dtype, key=lambda d: torch.finfo(d).eps)
-        assert_near(a.nan_to_num(), b.nan_to_num(), coarser, problem.slack)
+        assert_near(a.nan_to_num(), b.nan_to_num(), coarser, problem.slack, floor)
     for gradient, leaf in zip(got, problem.leaves(), strict=True):
         assert gradient.dtype == leaf.dtype
     for a, b in zip(before, tensors, strict=True):

@@ -14,6 +14,7 @@ from tests.client_py.ops.reference import (
     NONE_CASTING,
     assert_near,
     exact_rms_norm,
+    examples,
     llama_rms_norm,
 )
 
@@ -154,7 +155,7 @@ def test_the_kernel_takes_every_shape(device):
     assert after["fallback"] == before["fallback"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batch=st.integers(1, 4),
     rows=st.integers(1, 70),
