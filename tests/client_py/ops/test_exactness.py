@@ -24,8 +24,8 @@ SEEDS = range(100, 100 + examples(12))
 OF_NATIVE, OF_ULP = 1.05, 0.6
 # A loss is one number for each seed, too few to tell 5 %.
 OF_ULP_OF_A_LOSS = 1.0
-# On the CPU the fp32 kernels round up to once more than torch's and have an exponential of their own.
-OF_NATIVE_IN_FP32_ON_THE_CPU = 1.6
+# On the CPU the fp32 kernels round once more than torch's at places and have an exponential of their own.
+OF_NATIVE_IN_FP32_ON_THE_CPU = 2.0
 
 
 def computed(call, tensors, upstream):
