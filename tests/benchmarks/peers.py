@@ -89,7 +89,8 @@ def liger_dispatched(name: str) -> Forward:
 
 def quack_layer_norm(eps: float) -> Forward:
     """QuACK's two LayerNorm kernels behind autograd, which it leaves to the caller; its weights are fp32."""
-    from quack import rmsnorm as quack
+    # By its name: in the package itself the function of that name hides the module.
+    quack = importlib.import_module("quack.rmsnorm")
 
     class LayerNorm(torch.autograd.Function):
         @staticmethod
