@@ -7,6 +7,7 @@ FUSEBOARD_HOME set. `--device cpu` tries every case at a tiny shape without a GP
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import gc
 import json
@@ -26,6 +27,8 @@ from tests.benchmarks.measure import Row, measure
 from tests.benchmarks.suites import SUITES, cases_of
 
 Result = dict[str, Any]
+# A peer whose first call takes longer than this is measured at so many shapes of an operation.
+_SLOW_S, _SLOW_SHAPES = 8.0, 2
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -74,6 +77,16 @@ def context(bench: Bench, copy_rate: float) -> dict[str, object]:
     }
 
 
+def device_fails(bench: Bench) -> bool:
+    """Whether a peer's fault has made the device unusable for this process."""
+    if bench.on_gpu:
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+    return False
+
+
 def measured(
     case: Case, bench: Bench, copy_rate: float, rounds: int
 ) -> tuple[list[Row], list[str]]:
@@ -90,9 +103,17 @@ def measured(
     for row in rows:
         print(page.line(row), flush=True)
     gc.collect()
-    if bench.on_gpu:
+    if bench.on_gpu and not device_fails(bench):
         torch.cuda.empty_cache()
     return rows, left_out
+
+
+def without_slow(case: Case, slow: collections.Counter[tuple[str, str]]) -> list[str]:
+    """Takes out the peers that compiled for long at two other shapes; a line for each."""
+    names = [name for name in case.forwards if slow[case.operation, name] >= _SLOW_SHAPES]
+    for name in names:
+        del case.forwards[name]
+    return [f"{case.operation} {case.shape}: {name} compiles for too long" for name in names]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -106,7 +127,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="timed calls per implementation")
     parser.add_argument("--seconds", type=float, default=0, help="start no case after this long")
     parser.add_argument(
-        "--warm-up", type=int, default=0, metavar="N", help="compile in N processes before"
+        "--warm-up", type=int, metavar="N", help="compile in N processes before; 0: do not"
     )
     parser.add_argument(
         "--without", action="append", default=[], metavar="IMPL", help='e.g. "torch.compile"'
@@ -117,6 +138,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.name = options.name or f"h200-{options.suite}"
     options.rounds = options.rounds or (10 if kernels else 20)
     options.seconds = options.seconds or (400 if kernels else 480)
+    if options.warm_up is None:
+        some = kernels and options.device == "cuda"
+        options.warm_up = min(12, max(0, (os.cpu_count() or 0) - 4)) if some else 0
     unknown = [name for name in options.operations if name not in SUITES[options.suite].factories]
     if unknown:
         known = ", ".join(SUITES[options.suite].factories)
@@ -147,6 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / f"{options.name}.json"
     failed = 0
+    slow: collections.Counter[tuple[str, str]] = collections.Counter()
     for index, case in enumerate(cases, 1):
         elapsed = time.monotonic() - begin
         if elapsed > options.seconds:
@@ -155,10 +180,17 @@ def main(arguments: list[str] | None = None) -> int:
             result["left_out"].append(missing)
             break
         print(f"[{index}/{len(cases)} {elapsed:.0f} s] {case.operation} {case.shape}")
+        result["left_out"] += without_slow(case, slow)
         rows, left_out = measured(case, bench, copy_rate, options.rounds)
+        slow.update((r["operation"], r["impl"]) for r in rows if r["first_call_s"] > _SLOW_S)
         failed += not rows
         result["rows"] += rows
         result["left_out"] += left_out
+        if device_fails(bench):
+            failed += 1
+            result["left_out"].append(f"all after {case.operation} {case.shape}: the device failed")
+            target.write_text(json.dumps(result, indent=1))
+            break
         target.write_text(json.dumps(result, indent=1))
     page.write(result, options.out / f"{options.name}.md", suite.groups)
     print(f"wrote {target} in {time.monotonic() - begin:.0f} s, {failed} cases failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -92,11 +93,14 @@ def errors(case: Case, forwards: Mapping[str, Forward]) -> dict[str, float]:
     return found
 
 
-def without_failing(case: Case, inputs: Tensors) -> tuple[dict[str, Forward], list[str]]:
-    """The implementations that run here, and a line for each peer that does not."""
-    running: dict[str, Forward] = {}
+def without_failing(
+    case: Case, inputs: Tensors
+) -> tuple[dict[str, tuple[Forward, float]], list[str]]:
+    """The implementations that run here with the first call's seconds; a line for each that does not."""
+    running: dict[str, tuple[Forward, float]] = {}
     left_out: list[str] = []
     for name, forward in case.forwards.items():
+        begin = time.perf_counter()
         try:
             mine = copies(inputs)
             results = outputs(forward(*mine))
@@ -110,7 +114,7 @@ def without_failing(case: Case, inputs: Tensors) -> tuple[dict[str, Forward], li
             left_out.append(f"{case.operation} {case.shape}: {name} fails: {lines[0][:200]}")
             print(left_out[-1], file=sys.stderr)
             continue
-        running[name] = forward
+        running[name] = forward, time.perf_counter() - begin
     return running, left_out
 
 
@@ -120,7 +124,8 @@ def measure(case: Case, bench: Bench, copy_rate: float, rounds: int) -> tuple[li
     sets = [case.make(seed) for seed in range(4 if case.bytes_full < _MANY_BYTES else 2)]
     if case.products:
         sets = sets[:1]
-    forwards, left_out = without_failing(case, sets[0])
+    running, left_out = without_failing(case, sets[0])
+    forwards = {name: forward for name, (forward, _) in running.items()}
     found = errors(case, forwards) if case.has_error else {}
     forward_calls, full_calls = {}, {}
     for name, forward in forwards.items():
@@ -161,6 +166,7 @@ def measure(case: Case, bench: Bench, copy_rate: float, rounds: int) -> tuple[li
             "share_of_limit_full": floors[1] / full_times[name].median,
             "rel_error_vs_fp64": found.get(name),
             "native_rel_error_vs_fp64": found.get("eager"),
+            "first_call_s": running[name][1],
         }
         for name in forwards
     ]

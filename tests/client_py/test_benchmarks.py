@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 
@@ -129,6 +130,13 @@ def test_a_process_that_warms_up_compiles_its_part_and_measures_nothing(run, mon
     monkeypatch.setenv("FUSEBOARD_BENCHMARK_PART", "0/2")
     code, folder = run("--suite", "kernels", "tvd")
     assert code == 0 and not list(folder.iterdir())
+
+
+def test_a_peer_that_compiles_for_long_is_measured_at_two_shapes():
+    slow = collections.Counter({("double", "liger"): 2, ("double", "quack"): 1})
+    case = tiny_case(liger=failing, quack=failing)
+    assert program.without_slow(case, slow) == ["double 2x3: liger compiles for too long"]
+    assert list(case.forwards) == ["eager", "fuseboard", "quack"]
 
 
 def test_an_operation_that_is_unknown_is_named(run, capsys):
