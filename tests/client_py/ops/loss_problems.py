@@ -23,6 +23,7 @@ CLASSES = [1, 2, 7, 64, 127, 129, 500]
 
 def _loss_options(source):
     return {
+        "ignore_index": source.one_of([-100, -1, 0]),
         "label_smoothing": source.one_of([0.0, 0.1]),
         "softcap": source.one_of([0.0, 4.0]),
         "logit_scale": source.one_of([1.0, 0.5]),
@@ -36,7 +37,7 @@ def cross_entropy(source, length):
     """Every option but class weights and a divisor; the loss alone is compared."""
     classes, options = source.width(CLASSES), _loss_options(source)
     logits = source.tensor(length, classes, scale=2.0)
-    target = source.labels(length, classes)
+    target = source.labels(length, classes, ignore_index=options["ignore_index"])
     return Problem(
         [logits, target],
         lambda t, kernel: call_cross_entropy(*t, **options, kernel=kernel)[0],
@@ -68,13 +69,18 @@ def row_loss(loss):
     return make
 
 
-def _head(source, length, classes):
+def _head(source, length, classes, ignore_index=-100):
     """Hidden states, weight, bias or none, labels."""
     width, has_bias = source.one_of([1, 8, 24, 40]), source.maybe()
     hidden = source.tensor(length, width)
     weight = source.tensor(classes, width, scale=width**-0.5)
     bias = source.tensor(classes)
-    return [hidden, weight, bias if has_bias else None, source.labels(length, classes)]
+    return [
+        hidden,
+        weight,
+        bias if has_bias else None,
+        source.labels(length, classes, ignore_index=ignore_index),
+    ]
 
 
 def _cut(source):
@@ -89,7 +95,7 @@ def fused_linear_cross_entropy(source, length):
     """Any chunks and either dtype of dW."""
     classes, options, cut = source.width(CLASSES), _loss_options(source), _cut(source)
     return Problem(
-        _head(source, length, classes),
+        _head(source, length, classes, options["ignore_index"]),
         lambda t, kernel: call_linear_cross_entropy(*t, **options, **cut, kernel=kernel)[0],
         lambda t: linear_cross_entropy(*t, **options)[0],
         slack=4,
@@ -99,6 +105,7 @@ def fused_linear_cross_entropy(source, length):
 
 def _token_options(source):
     return {
+        "ignore_index": source.one_of([-100, -1, 0]),
         "softcap": source.one_of([0.0, 4.0]),
         "logit_scale": source.one_of([1.0, 0.5]),
         "temperature": source.one_of([1.0, 0.7]),
@@ -109,7 +116,7 @@ def selected_log_probs(source, length):
     """A value for each row."""
     classes, options, cut = source.width(CLASSES), _token_options(source), _cut(source)
     return Problem(
-        _head(source, length, classes),
+        _head(source, length, classes, options["ignore_index"]),
         lambda t, kernel: call_selected_log_probs(*t, **options, **cut, kernel=kernel),
         lambda t: -token_losses(*t, **options)[0],
         slack=4,
@@ -121,7 +128,7 @@ def fused_linear_scaled_cross_entropy(source, length):
     """Two values for each row."""
     classes, options, cut = source.width(CLASSES), _token_options(source), _cut(source)
     return Problem(
-        _head(source, length, classes),
+        _head(source, length, classes, options["ignore_index"]),
         lambda t, kernel: call_scaled_cross_entropy(*t, **options, **cut, kernel=kernel),
         lambda t: token_losses(*t, **options),
         slack=4,

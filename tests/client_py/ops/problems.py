@@ -133,12 +133,12 @@ class Source:
         values = (self.randn(*shape) * scale + mean).to(dtype or self.dtype)
         return self.laid_out(values).requires_grad_(grad)
 
-    def labels(self, rows, classes, ignored=0.3):
+    def labels(self, rows, classes, ignored=0.3, ignore_index=-100):
         """Labels of which some are ignored, in either integer dtype and with any stride."""
         target = torch.randint(classes, (rows,), generator=self.generator, device=self.device)
         share = self.one_of([0.0, ignored, ignored, 1.0])
         skipped = torch.rand(rows, generator=self.generator, device=self.device) < share
-        target = torch.where(skipped, -100, target)
+        target = torch.where(skipped, ignore_index, target)
         target = target.int() if self.maybe() else target
         return self.laid_out(target)
 

@@ -142,6 +142,20 @@ def test_a_second_derivative_raises_with_the_operators_name(operation):
         torch.autograd.grad(sum(g.sum() for g in gradients), problem.leaves())
 
 
+@each_operation
+def test_under_autocast_gradients_have_the_dtypes_of_their_tensors(operation, handle_of, device):
+    kernel = handle_of(operation.library)
+    for source in sources(device, [torch.float32, torch.bfloat16], seeds=range(3)):
+        problem = operation.make(source, LENGTH)
+        with torch.autocast(device, torch.bfloat16):
+            outputs = outputs_of(problem.call(problem.tensors, kernel))
+        leaves = problem.leaves()
+        gradients = torch.autograd.grad(sum(y.float().sum() for y in outputs), leaves)
+        assert [g.dtype for g in gradients] == [t.dtype for t in leaves]
+        if operation.is_loss:
+            assert all(y.dtype == torch.float32 for y in outputs)
+
+
 # ---- torch.compile ----
 
 # Two lengths that are seen first, then others: once the length is dynamic nothing is compiled again.

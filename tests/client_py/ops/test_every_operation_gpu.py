@@ -8,7 +8,8 @@ import torch
 from tests.client_py.ops.catalogue import OPERATIONS, name_of
 from tests.client_py.ops.conftest import load
 from tests.client_py.ops.problems import Source, outputs_of
-from tests.client_py.ops.test_every_operation import run, sources
+from tests.client_py.ops.reference import assert_near
+from tests.client_py.ops.test_every_operation import equal, flat, run, sources
 
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
 
@@ -70,6 +71,71 @@ def test_nothing_waits_for_the_device(operation):
             torch.autograd.grad(outputs, problem.leaves(), upstream)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@each_operation
+def test_runs_on_the_current_stream(operation):
+    kernel = load(operation.library)
+    for source in sources("cuda", [torch.float32], seeds=range(2), layouts=False):
+        problem = operation.make(source, 40)
+        want = run(problem, problem.tensors, kernel)
+        fresh = problem.copy()
+        for t in fresh:
+            if t is not None and t.is_floating_point():
+                t.data.zero_()
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)  # Work on another stream would read the zeros.
+            for a, b in zip(fresh, problem.tensors, strict=True):
+                if a is not None:
+                    a.data.copy_(b)
+            got = run(problem, fresh, kernel)
+        stream.synchronize()
+        assert equal(flat(got), flat(want))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@each_operation
+def test_runs_where_its_tensors_are(operation):
+    kernel = load(operation.library)
+    for source in sources("cuda:1", [torch.float32], seeds=range(2)):
+        problem = operation.make(source, 40)
+        outputs, gradients = run(problem, problem.tensors, kernel)
+        assert torch.cuda.current_device() == 0
+        assert all(t.device.index == 1 for t in (*outputs, *gradients))
+        want = outputs_of(problem.formula(problem.copy(torch.float64)))
+        for a, b in zip(outputs, want, strict=True):
+            assert_near(a.nan_to_num(), b.detach().nan_to_num(), slack=problem.slack)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["rope", "qk_norm_rope"])
+@pytest.mark.parametrize("positions", [65535, 65536, 65537, 131073])
+def test_the_last_of_many_positions_is_as_if_alone(name, positions):
+    operation = next(o for o in OPERATIONS if o.name == name)
+    source = Source(random.Random(2), "cuda", torch.float32, 16, layouts=False)
+    problem = operation.make(source, positions)
+    last = list(problem.tensors)
+    for i in range(2):
+        last[i] = last[i][:, :, -1:]
+        last[i + 2] = last[i + 2][:, -1:]
+    got = outputs_of(problem.call(problem.tensors, load(name)))
+    want = outputs_of(problem.call(last, load(name)))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a[:, :, -1:], b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("examples", [65535, 65536, 65537])
+def test_the_last_of_many_examples_is_as_if_alone(examples):
+    x = torch.randn(examples, 8, 12, device="cuda")
+    kernel = load("group_norm")
+    y = torch.ops.fuseboard.group_norm(x, 4, None, None, 1e-5, kernel)
+    alone = torch.ops.fuseboard.group_norm(x[-1:], 4, None, None, 1e-5, kernel)
+    torch.testing.assert_close(y[-1:], alone, rtol=1e-6, atol=1e-6)
 
 
 @each_operation
