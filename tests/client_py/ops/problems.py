@@ -9,6 +9,8 @@ import typing
 import torch
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+# Of models, and such that a row is no longer one block's: odd ones and powers of two.
+WIDE = [2880, 3584, 4096, 4097, 5120, 8192, 16384, 16385, 32001, 65536, 65537, 131072]
 WIDTHS = [1, 2, 3, 5, 8, 16, 37, 64, 72, 96, 127, 128, 129, 256, 257, 1000]
 
 
@@ -80,12 +82,14 @@ class Operation:
         library: Which kernel library it takes.
         make: make(source, length) is a Problem; what it draws does not depend on the length.
         is_loss: Whether its results are sums over rows or columns, in fp32.
+        any_width: Whether a row may have any size.
     """
 
     name: str
     library: str
     make: typing.Callable
     is_loss: bool = False
+    any_width: bool = True
 
 
 class Source:

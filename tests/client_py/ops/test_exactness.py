@@ -44,12 +44,12 @@ def squares(got, want, dtype):
     return tuple((t / scale).square().mean().item() for t in (got.double() - want, ulp))
 
 
-def errors_of(operation, dtype, device, kernel):
+def errors_of(operation, dtype, device, kernel, width=None, rows=48, seeds=SEEDS):
     """By output or gradient: the squares of ours, of native's, of units in the last place."""
     totals = {}
-    for seed in SEEDS:
-        source = Source(random.Random(seed), device, dtype, layouts=False, accurate=True)
-        problem = operation.make(source, 48)
+    for seed in seeds:
+        source = Source(random.Random(seed), device, dtype, width, layouts=False, accurate=True)
+        problem = operation.make(source, rows)
         shapes = outputs_of(problem.call(problem.tensors, kernel))
         upstream = [source.upstream(y) for y in shapes]
         ours = computed(lambda t, p=problem: p.call(t, kernel), problem.copy(), upstream)
@@ -68,19 +68,33 @@ def errors_of(operation, dtype, device, kernel):
     return totals
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
-def test_the_error_is_no_larger_than_natives(operation, device, dtype):
-    found = errors_of(operation, dtype, device, load(operation.library))
+def check(operation, found, of_native):
+    """Every output and gradient within its bound."""
     assert found
-    on_the_cpu = device == "cpu" and dtype == torch.float32
-    of_native = OF_NATIVE_IN_FP32_ON_THE_CPU if on_the_cpu else OF_NATIVE
     for name, total in found.items():
         ours, native, ulp = (math.sqrt(value) for value in total)
         of_ulp = OF_ULP_OF_A_LOSS if operation.is_loss and "output" in name else OF_ULP
         assert ours <= max(of_native * native, of_ulp * ulp), (
             f"{name}: {ours:.3g}, native {native:.3g}, unit in the last place {ulp:.3g}"
         )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
+def test_the_error_is_no_larger_than_natives(operation, device, dtype):
+    found = errors_of(operation, dtype, device, load(operation.library))
+    on_the_cpu = device == "cpu" and dtype == torch.float32
+    check(operation, found, OF_NATIVE_IN_FP32_ON_THE_CPU if on_the_cpu else OF_NATIVE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 5120, 16384, 65536, 131072])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.any_width], ids=name_of)
+def test_the_error_of_wide_rows_is_no_larger_than_natives(operation, dtype, width):
+    kernel = load(operation.library)
+    found = errors_of(operation, dtype, "cuda", kernel, width, rows=16, seeds=SEEDS[:6])
+    check(operation, found, OF_NATIVE)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

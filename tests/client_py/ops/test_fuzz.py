@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.client_py.ops.catalogue import OPERATIONS, name_of
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.problems import Source, largest, outputs_of
+from tests.client_py.ops.problems import WIDE, Source, largest, outputs_of
 from tests.client_py.ops.reference import assert_near, examples
 
 EXAMPLES = 20
@@ -68,4 +68,6 @@ def test_any_problem_equals_float64_on_a_device(operation):
     kernel = load(operation.library)
     for seed in range(SEED, SEED + examples(EXAMPLES)):
         print(f"FUSEBOARD_FUZZ_SEED={seed}")  # The last that is printed is the one that fails.
-        check(operation, Source(random.Random(seed), "cuda"), kernel)
+        rng = random.Random(seed)
+        width = rng.choice([None, *WIDE]) if operation.any_width else None
+        check(operation, Source(rng, "cuda", width=width), kernel)
