@@ -132,6 +132,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--without", action="append", default=[], metavar="IMPL", help='e.g. "torch.compile"'
     )
+    parser.add_argument(
+        "--page-only", action="store_true", help="write the page of a JSON that a run left in --out"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args(arguments)
     kernels = options.suite == "kernels"
@@ -152,6 +155,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Measures every case; writes the JSON after each, so that nothing is lost."""
     options = parse(arguments)
     begin = time.monotonic()
+    if options.page_only:
+        left = json.loads((options.out / f"{options.name}.json").read_text())
+        page.write(left, options.out / f"{options.name}.md", SUITES[options.suite].groups)
+        return 0
     bench = make_bench(pathlib.Path(os.environ["FUSEBOARD_HOME"]), options.device)
     suite = SUITES[options.suite]
     tiny = not bench.on_gpu

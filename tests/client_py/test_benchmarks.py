@@ -126,6 +126,17 @@ def test_what_was_left_out_stands_on_the_page(run):
     assert "- out of time: " in (folder / "h200-kernels.md").read_text()
 
 
+def test_a_page_can_be_written_from_what_an_interrupted_run_left(run):
+    _, folder = run("--suite", "kernels", "tvd", "--without", "torch.compile")
+    written = (folder / "h200-kernels.md").read_text()
+    for file in (*folder.glob("*.md"), *folder.glob("*.svg")):
+        file.unlink()
+    code, _ = run("--suite", "kernels", "--page-only")
+    assert code == 0
+    assert (folder / "h200-kernels.md").read_text() == written
+    assert (folder / "h200-kernels-losses.svg").exists()
+
+
 def test_a_process_that_warms_up_compiles_its_part_and_measures_nothing(run, monkeypatch):
     monkeypatch.setenv("FUSEBOARD_BENCHMARK_PART", "0/2")
     code, folder = run("--suite", "kernels", "tvd")
