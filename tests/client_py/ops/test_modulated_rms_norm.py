@@ -184,7 +184,6 @@ def test_some_gradients_only(handle_of, device):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.xfail(strict=True, reason="the composite's dscale is [batch, 1, hidden] then")
 def test_the_composite_takes_one_position_per_example():
     tensors = [leaf((5, 1, 16)), leaf((5, 16)), leaf((5, 16))]
     y = call(tensors[0], None, *tensors[1:])
