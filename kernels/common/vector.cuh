@@ -95,6 +95,30 @@ __device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {
   return most;
 }
 
+// ---- Arithmetic of two 16-bit floats in a word ----
+//
+// Each operation is rounded to T once. That is also what f32 gives when each of its results is
+// rounded to T: a product of two is exact in f32, and where their sum is not, the smaller one is
+// too small to matter.
+
+template <typename T>
+__device__ __forceinline__ uint32_t MultiplyWords(uint32_t a, uint32_t b) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return MultiplyHalfWords(a, b);
+  } else {
+    return MultiplyBFloat16Words(a, b);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t AddWords(uint32_t a, uint32_t b) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return AddHalfWords(a, b);
+  } else {
+    return AddBFloat16Words(a, b);
+  }
+}
+
 // ---- Bits to floats and back ----
 
 template <typename T>

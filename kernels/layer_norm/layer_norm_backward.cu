@@ -163,11 +163,12 @@ int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace
         SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, plan.policy.cluster > 1);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
-  const SumJob jobs[] = {{of_weight, b.dweight.data, b.dweight.dtype},
-                         {of_bias, b.dbias.data, b.dbias.dtype}};
-  if (!has_dweight && !has_dbias) return cudaSuccess;
-  return LaunchSumJobs(has_dweight ? jobs[0] : jobs[1], has_dweight ? jobs[1] : SumJob{}, plan.sums,
-                       b.hidden, call.sm >= 90 && plan.blocks > 0, call.stream);
+  const auto sums_of = [&](const float* of, const FbTensor& out) {
+    if (IsAbsent(out)) return PartialSums{};
+    return PartialSums{of, plan.sums, b.hidden, out.data, out.dtype};
+  };
+  return LaunchTwoSums(sums_of(of_weight, b.dweight), sums_of(of_bias, b.dbias),
+                       call.sm >= 90 && plan.blocks > 0, call.stream);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {

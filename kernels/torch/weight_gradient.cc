@@ -10,7 +10,6 @@
 #include "kernels/torch/fused_linear_cross_entropy_chunks.h"
 
 namespace fuseboard::torch_binding {
-namespace {
 
 bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, int64_t chunks) {
   if (weight_dtype != at::kBFloat16 && weight_dtype != at::kHalf) return false;  // No gain.
@@ -18,13 +17,9 @@ bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, in
          (dweight_dtype == kWeightGradientByShape && chunks > kMaxChunksInWeightDtype);
 }
 
-}  // namespace
-
-WeightGradient::WeightGradient(const at::Tensor& weight, int64_t dweight_dtype, int64_t chunks)
-    : weight_dtype_(weight.scalar_type()) {
-  const bool wide = AccumulatesInFloat32(weight_dtype_, dweight_dtype, chunks);
-  sum_ = Empty(weight.sizes(), wide ? at::kFloat : weight_dtype_, weight.device());
-}
+WeightGradient::WeightGradient(const at::Tensor& weight, bool in_float32)
+    : weight_dtype_(weight.scalar_type()),
+      sum_(Empty(weight.sizes(), in_float32 ? at::kFloat : weight_dtype_, weight.device())) {}
 
 void WeightGradient::Add(const at::Tensor& dlogits, const at::Tensor& hidden) {
   const bool first = std::exchange(empty_, false);

@@ -199,9 +199,9 @@ int Backward(const Bench& b, int64_t rows, int64_t hidden, const Cut& cut, int c
       .round_normed = false,
       .stages = cut.stages};
   if (const int error = LaunchKernel(K::kBackward, shape, args)) return error;
-  const SumJob jobs[] = {{partials, b.dweight.base(), FB_BF16},
-                         {args.bias_partials, b.dbias.base(), FB_BF16}};
-  return LaunchSumJobs(jobs[0], jobs[1], sums, hidden, true, nullptr);
+  const PartialSums of_bias = {args.bias_partials, sums, hidden, b.dbias.base(), FB_BF16};
+  return LaunchTwoSums({partials, sums, hidden, b.dweight.base(), FB_BF16},
+                       kOp == kLayer ? of_bias : PartialSums{}, true, nullptr);
 }
 
 template <Operation kOp, RowShare kShare>
