@@ -6,7 +6,8 @@
 // factors once and goes through its heads, C::kUnroll at a time.
 //
 // With all_heads a row is a position, so all its heads must be in registers at once: one turn.
-// What does not fit takes the looping kernels.
+// What does not fit takes the looping kernels. Where two floats are worked on at a time a tile is
+// one turn (rotary_packed.cuh).
 
 #ifndef KERNELS_QK_NORM_ROPE_QK_NORM_ROPE_POLICY_H_
 #define KERNELS_QK_NORM_ROPE_QK_NORM_ROPE_POLICY_H_
