@@ -60,6 +60,7 @@ endfunction()
 
 # fb_server_binary(<target>): a program of the server, in the stage's bin.
 function(fb_server_binary target)
+  add_dependencies(stage ${target})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${FB_STAGE_BIN})
   if(FB_STATIC_SERVER)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc

@@ -27,33 +27,69 @@ struct LaunchShape {
 // on, static shared memory included, of which no kernel here has more than 8 KiB.
 inline constexpr int kDefaultSharedBytes = 40 * 1024;
 
+// What a shape is for the runtime. Lives as long as the launch.
+struct LaunchConfig {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+
+  explicit LaunchConfig(const LaunchShape& shape) {
+    config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+    config.blockDim = shape.threads;
+    config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+    config.stream = shape.stream;
+    config.attrs = attributes;
+    if (shape.cluster > 1) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    }
+    if (shape.dependent) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
+// Larger clusters than every device can schedule.
+inline constexpr int kPortableCluster = 8;
+
+// What a kernel must be told, per device, before it may run in this shape.
+template <typename... Params>
+cudaError_t AllowShape(void (*kernel)(Params...), const LaunchShape& shape) {
+  cudaError_t error = cudaSuccess;
+  if (shape.shared_bytes > kDefaultSharedBytes) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shape.shared_bytes);
+  }
+  if (error == cudaSuccess && shape.cluster > kPortableCluster) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  return error == cudaSuccess ? error : cudaGetLastError();
+}
+
 // Enqueues the kernel and returns the launch's error, which it also clears.
 template <typename... Params, typename... Args>
 cudaError_t LaunchKernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
-  if (shape.shared_bytes > kDefaultSharedBytes) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
-    if (error != cudaSuccess) return cudaGetLastError();
-  }
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
-  config.blockDim = shape.threads;
-  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
-  config.stream = shape.stream;
-  config.attrs = attributes;
-  if (shape.cluster > 1) {
-    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  }
-  if (shape.dependent) {
-    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-  }
-  (void)cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
+  if (const cudaError_t error = AllowShape(kernel, shape); error != cudaSuccess) return error;
+  const LaunchConfig launch(shape);
+  (void)cudaLaunchKernelEx(&launch.config, kernel, Params(std::forward<Args>(args))...);
   return cudaGetLastError();
+}
+
+// Whether the current device can run one cluster of this shape: of more than kPortableCluster
+// blocks not every device can.
+template <typename... Params>
+bool RunsClusters(void (*kernel)(Params...), const LaunchShape& shape) {
+  int clusters = 0;
+  const LaunchConfig launch(shape);
+  if (AllowShape(kernel, shape) == cudaSuccess) {
+    (void)cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config);
+  }
+  (void)cudaGetLastError();
+  return clusters > 0;
 }
 
 // Loads the kernel on the current device: asking for its attributes ends lazy loading. With

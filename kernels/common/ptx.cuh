@@ -41,6 +41,40 @@ __device__ __forceinline__ uint32_t FloatsToBFloat16Word(float low, float high) 
   return word;
 }
 
+// Products and sums of both, each rounded once, never joined to one operation.
+
+__device__ __forceinline__ uint32_t MultiplyHalfWords(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+__device__ __forceinline__ uint32_t AddHalfWords(uint32_t a, uint32_t b) {
+  uint32_t sum;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
+__device__ __forceinline__ uint32_t MultiplyBFloat16Words(uint32_t a, uint32_t b) {
+  uint32_t product;
+#if defined(FB_PTX_SM90)
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+#endif
+  return product;
+}
+
+__device__ __forceinline__ uint32_t AddBFloat16Words(uint32_t a, uint32_t b) {
+  uint32_t sum;
+#if defined(FB_PTX_SM90)
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3f803f80u), "r"(b));
+#endif
+  return sum;
+}
+
 // ---- Functions of f32 in one instruction. Subnormals in and out are 0; infinities are right. ----
 
 // 2^x within 2 ulp.
@@ -85,6 +119,16 @@ __device__ __forceinline__ void StoreGlobal16(void* address, uint32_t a, uint32_
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(address)),
                "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
+}
+
+// The same if `wanted`, without a branch.
+__device__ __forceinline__ void StoreGlobal16If(bool wanted, void* address, uint32_t a, uint32_t b,
+                                                uint32_t c, uint32_t d) {
+  asm volatile(
+      "{.reg .pred p;\n setp.ne.u32 p, %0, 0;\n @p st.global.v4.b32 [%1], {%2, %3, %4, %5};}" ::"r"(
+          static_cast<uint32_t>(wanted)),
+      "l"(__cvta_generic_to_global(address)), "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
 }
 
 __device__ __forceinline__ void StoreGlobal8(void* address, uint32_t a, uint32_t b) {

@@ -39,31 +39,38 @@ __device__ __forceinline__ int WidthOf(int group_warps) {
   return group_warps <= 1 ? 1 : kWarpThreads >> __clz((group_warps - 1) << 27);
 }
 
-// Over each group of `group_warps` neighbouring warps of the block. `shared` has room for kMaxWarps
-// values; it may be written again after one more barrier, so a loop alternates between two of them
-// and pays one barrier per turn.
+// Over a group of `group_warps` neighbouring warps of the block, the first of which is `first`: no
+// division by a number that only the host knows. `shared` has room for kMaxWarps values; it may be
+// written again after one more barrier, so a loop alternates between two of them and pays one
+// barrier per turn.
 // REQUIRES: a block of whole groups, in which all threads call it.
 template <typename T, typename Op>
-__device__ __forceinline__ T GroupReduce(T value, Op op, T identity, T* shared, int group_warps) {
-  const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
-  const int lane = thread % kWarpThreads;
-  const int warp = thread / kWarpThreads;
+__device__ __forceinline__ T ReduceWarps(T value, Op op, T identity, T* shared, int first,
+                                         int group_warps) {
+  const uint32_t thread = threadIdx.x + threadIdx.y * blockDim.x;
+  const auto lane = static_cast<int>(thread % kWarpThreads);
   value = WarpReduce(value, op);
-  if (lane == 0) shared[warp] = value;
+  if (lane == 0) shared[thread / kWarpThreads] = value;
   __syncthreads();
   // Every warp folds the partial results of its group: cheaper than a second barrier for a
   // broadcast.
-  const int first = warp / group_warps * group_warps;
   const int width = WidthOf(group_warps);
-  const int of = lane % width;
+  const int of = lane & (width - 1);
   return WarpReduce(of < group_warps ? shared[first + of] : identity, op, width);
 }
 
-// Over the whole block; see GroupReduce.
+// Over threadIdx.x. REQUIRES: blockDim.x = 32 * group_warps.
+template <typename T, typename Op>
+__device__ __forceinline__ T GroupReduce(T value, Op op, T identity, T* shared, int group_warps) {
+  const int first = static_cast<int>(threadIdx.y) * group_warps;
+  return ReduceWarps(value, op, identity, shared, first, group_warps);
+}
+
+// Over the whole block; see ReduceWarps.
 template <typename T, typename Op>
 __device__ __forceinline__ T BlockReduce(T value, Op op, T identity, T* shared) {
-  const int warps = static_cast<int>(blockDim.x * blockDim.y) / kWarpThreads;
-  return GroupReduce(value, op, identity, shared, warps);
+  const auto warps = static_cast<int>(blockDim.x * blockDim.y / kWarpThreads);
+  return ReduceWarps(value, op, identity, shared, 0, warps);
 }
 
 }  // namespace fuseboard

@@ -77,6 +77,12 @@ __device__ __forceinline__ void StoreLanes(T* address, const Lanes<T, kLanes>& i
   }
 }
 
+// 1, or two of it.
+template <typename T>
+inline constexpr uint32_t kOneWord = std::is_same_v<T, float>  ? 0x3f800000u
+                                     : std::is_same_v<T, Half> ? 0x3c003c00u
+                                                               : 0x3f803f80u;
+
 // The larger of two 16-bit floats, pair by pair; a number before NaN.
 template <typename T>
 __device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {
@@ -87,6 +93,30 @@ __device__ __forceinline__ uint32_t MaxWord(uint32_t a, uint32_t b) {
     asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
   }
   return most;
+}
+
+// ---- Arithmetic of two 16-bit floats in a word ----
+//
+// Each operation is rounded to T once. That is also what f32 gives when each of its results is
+// rounded to T: a product of two is exact in f32, and where their sum is not, the smaller one is
+// too small to matter.
+
+template <typename T>
+__device__ __forceinline__ uint32_t MultiplyWords(uint32_t a, uint32_t b) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return MultiplyHalfWords(a, b);
+  } else {
+    return MultiplyBFloat16Words(a, b);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t AddWords(uint32_t a, uint32_t b) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return AddHalfWords(a, b);
+  } else {
+    return AddBFloat16Words(a, b);
+  }
 }
 
 // ---- Bits to floats and back ----

@@ -47,16 +47,12 @@ int64_t SplitSums(const BackwardCall& b) {
 // dweight and dbias of what the blocks have added up.
 cudaError_t SumParameters(const FbCall& call, const BackwardCall& b, const float* of_weight,
                           const float* of_bias, int64_t sums) {
-  const bool dependent = call.sm >= 90 && sums > 0;
-  if (!IsAbsent(b.dweight)) {
-    const cudaError_t error =
-        LaunchSumPartials(of_weight, sums, b.shape.channels, b.dweight, dependent, call.stream);
-    if (error != cudaSuccess) return error;
-  }
-  if (IsAbsent(b.dbias)) return cudaSuccess;
-  // The second sum follows the first, not the kernel: it may not begin before its end.
-  return LaunchSumPartials(of_bias, sums, b.shape.channels, b.dbias,
-                           dependent && IsAbsent(b.dweight), call.stream);
+  const auto of = [&](const FbTensor& out, const float* partials) {
+    if (IsAbsent(out)) return PartialSums{};
+    return PartialSums{partials, sums, b.shape.channels, out.data, out.dtype};
+  };
+  return LaunchTwoSums(of(b.dweight, of_weight), of(b.dbias, of_bias), call.sm >= 90 && sums > 0,
+                       call.stream);
 }
 
 struct Partials {
@@ -182,7 +178,7 @@ int32_t LoadBackwardKernels() {
     }
   }
   if (const cudaError_t error = LoadKernel(GroupMeansKernel)) return error;
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::group_norm

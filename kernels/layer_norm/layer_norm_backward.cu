@@ -1,9 +1,12 @@
+#include <algorithm>
+
 #include "kernels/common/launch.cuh"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_backward.cuh"
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_policy.h"
+#include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::layer_norm {
 namespace {
@@ -43,14 +46,29 @@ struct Plan {
   int shared_bytes;
 };
 
+bool InPacks(const BackwardCall& b, int bytes) {
+  const bool weight = IsAbsent(b.weight) || reinterpret_cast<uintptr_t>(b.weight.data) % 16 == 0;
+  return b.hidden % (16 / bytes) == 0 && IsAlignedRows(b.x, bytes, 16) &&
+         IsAlignedRows(b.dy, bytes, 16) && weight &&
+         (IsAbsent(b.dx) || IsAlignedRows(b.dx, bytes, 16));
+}
+
+// Without the kernels for wide rows.
+Policy OtherPolicyOf(const FbCall& call, const BackwardCall& b) {
+  const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
+  const Policy policy =
+      InPacks(b, bytes) ? SelectBackward(call.sm, b.hidden * bytes / 16, bytes) : Policy{};
+  return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;
+}
+
 Policy PolicyOf(const FbCall& call, const BackwardCall& b) {
   const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
-  const bool weight = IsAbsent(b.weight) || reinterpret_cast<uintptr_t>(b.weight.data) % 16 == 0;
-  const bool packs = b.hidden % (16 / bytes) == 0 && IsAlignedRows(b.x, bytes, 16) &&
-                     IsAlignedRows(b.dy, bytes, 16) && weight &&
-                     (IsAbsent(b.dx) || IsAlignedRows(b.dx, bytes, 16));
-  const Policy policy = packs ? SelectBackward(call.sm, b.hidden * bytes / 16, bytes) : Policy{};
-  return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;
+  const bool alike = !IsAbsent(b.dx) && (IsAbsent(b.weight) || b.weight.dtype == b.x.dtype);
+  if (alike && InPacks(b, bytes)) {
+    const Policy policy = SelectWideBackward(call.sm, b.hidden * bytes / 16);
+    if (policy.packs != 0) return policy;
+  }
+  return OtherPolicyOf(call, b);
 }
 
 Plan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
@@ -70,27 +88,55 @@ Plan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
 
 void* DataOf(const FbTensor& tensor) { return IsAbsent(tensor) ? nullptr : tensor.data; }
 
+rms_norm::WideBackwardArgs WideArgsOf(const BackwardCall& b, float* of_weight, float* of_bias) {
+  rms_norm::WideBackwardArgs args = {};
+  args.dy = b.dy.data;
+  args.x = b.x.data;
+  args.weight = DataOf(b.weight);
+  args.mean = static_cast<const float*>(b.mean.data);
+  args.rstd = static_cast<const float*>(b.rstd.data);
+  args.dx = b.dx.data;
+  args.weight_partials = of_weight;
+  args.bias_partials = of_bias;
+  args.dy_stride = b.dy.stride[0];
+  args.x_stride = b.x.stride[0];
+  args.dx_stride = b.dx.stride[0];
+  args.rows = b.rows;
+  args.hidden = b.hidden;
+  return args;
+}
+
 }  // namespace
 
 uint64_t BackwardCudaWorkspace(const FbCall* call) {
   const BackwardCall b = BackwardOf(*call);
   const int parameters = (IsAbsent(b.dweight) ? 0 : 1) + (IsAbsent(b.dbias) ? 0 : 1);
   if (parameters == 0) return 0;
-  return static_cast<uint64_t>(PlanOf(*call, b, PolicyOf(*call, b)).sums * b.hidden * parameters) *
-         sizeof(float);
+  const Policy policy = PolicyOf(*call, b);
+  int64_t sums = PlanOf(*call, b, policy).sums;
+  if (policy.cluster > rms_norm::kMaxCluster) {  // Which this device may not run.
+    sums = std::max(sums, PlanOf(*call, b, OtherPolicyOf(*call, b)).sums);
+  }
+  return static_cast<uint64_t>(sums * b.hidden * parameters) * sizeof(float);
 }
 
-int32_t LaunchBackward(const FbCall& call, const Policy& policy, void* workspace) {
+int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace) {
   const BackwardCall b = BackwardOf(call);
   const bool has_dweight = !IsAbsent(b.dweight);
   const bool has_dbias = !IsAbsent(b.dbias);
   if (IsAbsent(b.dx) && !has_dweight && !has_dbias) return cudaSuccess;
 
-  const Plan plan = PlanOf(call, b, policy);
+  constexpr auto kRuns = rms_norm::RunsWideBackward</*kCenter=*/true, /*kAdd=*/false>;
+  const bool other = wanted.wide && !kRuns(call, b.x.dtype, wanted);
+  const Plan plan = PlanOf(call, b, other ? OtherPolicyOf(call, b) : wanted);
   auto* const partials = static_cast<float*>(workspace);
   float* const of_weight = has_dweight ? partials : nullptr;
   float* const of_bias = has_dbias ? partials + (has_dweight ? plan.sums * b.hidden : 0) : nullptr;
-  if (plan.blocks > 0) {
+  if (plan.blocks > 0 && plan.policy.wide) {
+    const cudaError_t error = rms_norm::LaunchWideBackward</*kCenter=*/true, /*kAdd=*/false>(
+        call, b.x.dtype, plan.policy, WideArgsOf(b, of_weight, of_bias));
+    if (error != cudaSuccess) return error;
+  } else if (plan.blocks > 0) {
     const LaunchShape shape = {
         .blocks = plan.blocks,
         .threads = dim3(plan.policy.threads_per_row, plan.policy.rows_per_block),
@@ -117,16 +163,12 @@ int32_t LaunchBackward(const FbCall& call, const Policy& policy, void* workspace
         SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, plan.policy.cluster > 1);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
-  // The second sum follows the first, not the kernel: it may not begin before its end.
-  const bool dependent = call.sm >= 90 && plan.blocks > 0;
-  if (has_dweight) {
-    const cudaError_t error =
-        LaunchSumPartials(of_weight, plan.sums, b.hidden, b.dweight, dependent, call.stream);
-    if (error != cudaSuccess) return error;
-  }
-  if (!has_dbias) return cudaSuccess;
-  return LaunchSumPartials(of_bias, plan.sums, b.hidden, b.dbias, dependent && !has_dweight,
-                           call.stream);
+  const auto sums_of = [&](const float* of, const FbTensor& out) {
+    if (IsAbsent(out)) return PartialSums{};
+    return PartialSums{of, plan.sums, b.hidden, out.data, out.dtype};
+  };
+  return LaunchTwoSums(sums_of(of_weight, b.dweight), sums_of(of_bias, b.dbias),
+                       call.sm >= 90 && plan.blocks > 0, call.stream);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
@@ -142,7 +184,9 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  return LoadKernel(SumPartialsKernel);
+  const cudaError_t error =
+      rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/false);
+  return error == cudaSuccess ? LoadSumPartials() : error;
 }
 
 }  // namespace fuseboard::layer_norm

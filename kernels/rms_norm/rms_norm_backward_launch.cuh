@@ -9,6 +9,7 @@
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/rms_norm/rms_norm_backward.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::rms_norm {
 
@@ -63,8 +64,8 @@ inline bool InPacks(const BackwardCall& b, int x_bytes, int dy_bytes) {
          IsAlignedRows(b.dy, dy_bytes, 16) && dsum && weight && dx;
 }
 
-// As the policy for the device says.
-inline Policy PolicyOfBackward(const FbCall& call, const BackwardCall& b) {
+// Without the kernels for wide rows.
+inline Policy OtherPolicyOfBackward(const FbCall& call, const BackwardCall& b) {
   const int x_bytes = b.x.dtype == FB_F32 ? 4 : 2;
   const int dy_bytes = b.dy.dtype == FB_F32 ? 4 : 2;
   Policy policy = {};
@@ -72,6 +73,19 @@ inline Policy PolicyOfBackward(const FbCall& call, const BackwardCall& b) {
     policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, OtherBytes(b));
   }
   return policy.packs == 0 ? SelectLooping(b.norm.hidden) : policy;
+}
+
+// As the policy for the device says.
+inline Policy PolicyOfBackward(const FbCall& call, const BackwardCall& b) {
+  const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
+  const bool alike = b.dy.dtype == b.x.dtype && !IsAbsent(b.dx) &&
+                     (IsAbsent(b.weight) || b.weight.dtype == b.x.dtype);
+  if (alike && InPacks(b, bytes, bytes)) {
+    const int64_t row_packs = b.norm.hidden * bytes / 16;
+    const Policy policy = SelectWideBackward(call.sm, row_packs, b.dsum == nullptr ? 2 : 3);
+    if (policy.packs != 0) return policy;
+  }
+  return OtherPolicyOfBackward(call, b);
 }
 
 inline BackwardPlan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
@@ -93,20 +107,56 @@ inline BackwardPlan PlanOf(const FbCall& call, const BackwardCall& b, const Poli
 // Room for the partial sums of dweight.
 inline uint64_t BackwardWorkspaceOf(const FbCall& call, const BackwardCall& b) {
   if (IsAbsent(b.dweight)) return 0;
-  return static_cast<uint64_t>(PlanOf(call, b, PolicyOfBackward(call, b)).sums * b.norm.hidden) *
-         sizeof(float);
+  const Policy policy = PolicyOfBackward(call, b);
+  int64_t sums = PlanOf(call, b, policy).sums;
+  if (policy.cluster > kMaxCluster) {  // Which this device may not run.
+    sums = std::max(sums, PlanOf(call, b, OtherPolicyOfBackward(call, b)).sums);
+  }
+  return static_cast<uint64_t>(sums * b.norm.hidden) * sizeof(float);
+}
+
+inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
+  const bool has_dsum = b.dsum != nullptr && !IsAbsent(*b.dsum);
+  return {.dy = b.dy.data,
+          .x = b.x.data,
+          .weight = IsAbsent(b.weight) ? nullptr : b.weight.data,
+          .dsum = has_dsum ? b.dsum->data : nullptr,
+          .mean = nullptr,
+          .rstd = static_cast<const float*>(b.rstd.data),
+          .dx = b.dx.data,
+          .weight_partials = partials,
+          .bias_partials = nullptr,
+          .dy_stride = b.dy.stride[0],
+          .x_stride = b.x.stride[0],
+          .dsum_stride = has_dsum ? b.dsum->stride[0] : 0,
+          .dx_stride = b.dx.stride[0],
+          .rows = b.norm.rows,
+          .hidden = b.norm.hidden,
+          .inverse_hidden = 0.0f,
+          .offset = b.norm.offset,
+          .round_normed = b.norm.round_normed,
+          .stages = 0};
 }
 
 template <bool kAdd>
-int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, const Policy& policy,
+int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, Policy policy,
                          void* workspace) {
   const auto stream = static_cast<cudaStream_t>(call.stream);
   const bool has_dweight = !IsAbsent(b.dweight);
   const bool has_dsum = kAdd && !IsAbsent(*b.dsum);
   if (IsAbsent(b.dx) && !has_dweight) return cudaSuccess;
 
+  if (policy.wide && !RunsWideBackward</*kCenter=*/false, kAdd>(call, b.x.dtype, policy)) {
+    policy = OtherPolicyOfBackward(call, b);
+  }
   const BackwardPlan plan = PlanOf(call, b, policy);
-  if (plan.blocks > 0) {
+  if (plan.blocks > 0 && policy.wide) {
+    const WideBackwardArgs args =
+        WideArgsOf(b, has_dweight ? static_cast<float*>(workspace) : nullptr);
+    const cudaError_t error =
+        LaunchWideBackward</*kCenter=*/false, kAdd>(call, b.x.dtype, policy, args);
+    if (error != cudaSuccess) return error;
+  } else if (plan.blocks > 0) {
     const LaunchShape shape = {
         .blocks = plan.blocks,
         .threads = dim3(plan.policy.threads_per_row, plan.policy.rows_per_block),
@@ -148,7 +198,8 @@ int32_t LoadBackwardKernelsAs() {
       }
     }
   }
-  return LoadKernel(SumPartialsKernel);
+  const cudaError_t error = LoadWideKernels</*kCenter=*/false, kAdd>(/*forward=*/false);
+  return error == cudaSuccess ? LoadSumPartials() : error;
 }
 
 }  // namespace fuseboard::rms_norm

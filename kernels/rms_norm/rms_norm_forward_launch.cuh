@@ -11,6 +11,7 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/rms_norm/rms_norm_forward.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::rms_norm {
 
@@ -55,8 +56,8 @@ inline bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
          aligned(f.scale) && aligned(f.shift) && weight;
 }
 
-// As the policy for the device says.
-inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
+// Without the kernels for wide rows.
+inline Policy OtherPolicyOfForward(const FbCall& call, const ForwardCall& f) {
   const int x_bytes = f.x.dtype == FB_F32 ? 4 : 2;
   const int y_bytes = f.y.dtype == FB_F32 ? 4 : 2;
   Policy policy = {};
@@ -66,20 +67,44 @@ inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
   return covers ? policy : SelectLooping(f.norm.hidden);
 }
 
-template <bool kAdd, bool kModulate = false>
-int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& policy) {
-  if (f.norm.rows == 0) return cudaSuccess;
-  const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
-  const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
-    using X = typename decltype(tag)::type;
-    return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
-                                                   policy.packs, policy.cluster > 1);
-  });
-  const int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
-  const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
-                             .threads = dim3(policy.threads_per_row, policy.rows_per_block),
-                             .cluster = policy.cluster,
-                             .stream = static_cast<cudaStream_t>(call.stream)};
+// As the policy for the device says.
+inline Policy PolicyOfForward(const FbCall& call, const ForwardCall& f) {
+  const int bytes = f.x.dtype == FB_F32 ? 4 : 2;
+  const bool alike = f.y.dtype == f.x.dtype && f.scale == nullptr &&
+                     (IsAbsent(f.weight) || f.weight.dtype == f.x.dtype);
+  if (alike && InPacks(f, bytes, bytes)) {
+    const int64_t row_packs = f.norm.hidden * bytes / 16;
+    const Policy policy = SelectWideForward(call.sm, row_packs, f.residual == nullptr ? 1 : 2);
+    if (policy.packs != 0) return policy;
+  }
+  return OtherPolicyOfForward(call, f);
+}
+
+template <bool kAdd>
+WideForwardArgs WideArgsOf(const ForwardCall& f) {
+  return {.x = f.x.data,
+          .residual = kAdd ? f.residual->data : nullptr,
+          .weight = IsAbsent(f.weight) ? nullptr : f.weight.data,
+          .bias = nullptr,
+          .y = f.y.data,
+          .sum = kAdd ? f.sum->data : nullptr,
+          .mean = nullptr,
+          .rstd = static_cast<float*>(IsAbsent(f.rstd) ? nullptr : f.rstd.data),
+          .x_stride = f.x.stride[0],
+          .residual_stride = kAdd ? f.residual->stride[0] : 0,
+          .y_stride = f.y.stride[0],
+          .sum_stride = kAdd ? f.sum->stride[0] : 0,
+          .rows = f.norm.rows,
+          .hidden = f.norm.hidden,
+          .inverse_hidden = 0.0f,
+          .eps = f.norm.eps,
+          .offset = f.norm.offset,
+          .round_normed = f.norm.round_normed,
+          .stages = 0};
+}
+
+template <bool kAdd, bool kModulate>
+ForwardArgsOf<kModulate> ArgsOfForward(const ForwardCall& f) {
   ForwardArgsOf<kModulate> args = {};
   static_cast<ForwardArgs&>(args) = {
       .x = f.x.data,
@@ -105,7 +130,31 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, const Policy& 
                        .shift_dtype = f.shift->dtype,
                        .group_rows = f.norm.rows / f.scale->shape[0]};
   }
-  return LaunchKernel(kernel, shape, args);
+  return args;
+}
+
+template <bool kAdd, bool kModulate = false>
+int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, Policy policy) {
+  if (f.norm.rows == 0) return cudaSuccess;
+  if constexpr (!kModulate) {
+    if (policy.wide && RunsWideForward</*kCenter=*/false, kAdd>(call, f.x.dtype, policy)) {
+      return LaunchWideForward</*kCenter=*/false, kAdd>(call, f.x.dtype, policy,
+                                                        WideArgsOf<kAdd>(f));
+    }
+    if (policy.wide) policy = OtherPolicyOfForward(call, f);
+  }
+  const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
+  const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
+                                                   policy.packs, policy.cluster > 1);
+  });
+  const int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
+  const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
+                             .threads = dim3(policy.threads_per_row, policy.rows_per_block),
+                             .cluster = policy.cluster,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(kernel, shape, ArgsOfForward<kAdd, kModulate>(f));
 }
 
 template <bool kAdd, bool kModulate = false>
@@ -122,7 +171,8 @@ int32_t LoadForwardKernelsAs() {
       }
     }
   }
-  return cudaSuccess;
+  if constexpr (kModulate) return cudaSuccess;
+  return LoadWideKernels</*kCenter=*/false, kAdd>(/*forward=*/true);
 }
 
 }  // namespace fuseboard::rms_norm

@@ -21,6 +21,7 @@ struct Policy {
   int blocks_per_sm;   // Of a persistent grid; 0: one block per rows_per_block rows.
   int stages;          // Backward: rows in flight in shared memory per row of a block.
   bool shared_weight;  // Backward: the weight stays in shared memory; else it is read per row.
+  bool wide = false;   // The kernels of wide_*.cuh, a persistent grid in both directions.
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
@@ -97,6 +98,64 @@ constexpr Policy SelectForward(int sm, int64_t row_packs) {
   return {};
 }
 
+// ---- Wide rows: wide_ring.cuh ----
+
+inline constexpr int kWideWarps = 16;    // Of a block, at most.
+inline constexpr int kWideCluster = 16;  // Blocks of a cluster, at most.
+inline constexpr int kWidePacks = 4;     // Of a thread.
+inline constexpr int kWideRows = 4;      // Of a block whose rows are shared by warps, at most.
+
+// Shared memory of a block: for each row in flight `row_packs` packs per pack of x, and
+// `kept_packs` that stay.
+constexpr int64_t WideSharedBytes(const Policy& policy, int row_packs, int kept_packs) {
+  return int64_t{16} * policy.threads_per_row * kWidePacks *
+         (policy.rows_per_block * policy.stages * row_packs + kept_packs);
+}
+
+// A row over the fewest blocks of at most `max_warps` warps; {} if they are too many, or do not
+// fit. Three rows in flight where a row is x alone, else two: H 262144, rms_norm backward 69.5 %,
+// with three 67.5 %.
+constexpr Policy CutWide(int sm, int64_t row_packs, int max_warps, int blocks_per_sm,
+                         int packs_in_flight, int kept_packs) {
+  constexpr int64_t kWarpPacks = kWarp * kWidePacks;
+  constexpr int64_t kStaticBytes = 2304;  // And 1 KiB of each block is the system's.
+  if (sm < 90 || SharedBytesPerBlock(sm) < 227 * 1024) return {};
+  int cluster = 1;
+  while (row_packs > cluster * max_warps * kWarpPacks) cluster *= 2;
+  if (cluster > kWideCluster) return {};
+  const Policy policy = {
+      .packs = kWidePacks,
+      .threads_per_row = static_cast<int>(CeilDiv(row_packs, cluster * kWarpPacks)) * kWarp,
+      .rows_per_block = 1,
+      .cluster = cluster,
+      .blocks_per_sm = blocks_per_sm,
+      .stages = packs_in_flight == 1 ? 3 : 2,
+      .shared_weight = true,
+      .wide = true};
+  const int64_t block = WideSharedBytes(policy, packs_in_flight, kept_packs) + kStaticBytes;
+  return block * policy.blocks_per_sm <= 227 * 1024 ? policy : Policy{};
+}
+
+// Two blocks of 8 warps to a multiprocessor, or one of 16 where 8 blocks of those are too few.
+constexpr Policy CutWideRow(int sm, int64_t row_packs, int packs_in_flight, int kept_packs) {
+  const bool small = row_packs <= int64_t{kMaxCluster} * 8 * kWarp * kWidePacks;
+  return small ? CutWide(sm, row_packs, 8, 2, packs_in_flight, kept_packs)
+               : CutWide(sm, row_packs, kWideWarps, 1, packs_in_flight, kept_packs);
+}
+
+// Of rms_norm (`packs_in_flight` 1) and fused_add_rms_norm (2). H200, bf16, share of the copy rate,
+// these / SelectForward's: H 16384 80 / 90 %, H 65536 76 / 72 %, H 131072 74 / 71 %, H 262144 71 /
+// 69 %.
+constexpr Policy SelectWideForward(int sm, int64_t row_packs, int packs_in_flight) {
+  return row_packs <= 2048 ? Policy{} : CutWideRow(sm, row_packs, packs_in_flight, 1);
+}
+
+// Of rms_norm (`packs_in_flight` 2) and fused_add_rms_norm (3), likewise: H 65536 72 / 75 %, H
+// 131072 71 / 74 %, H 262144 69 / 34 %.
+constexpr Policy SelectWideBackward(int sm, int64_t row_packs, int packs_in_flight) {
+  return row_packs <= 16384 ? Policy{} : CutWideRow(sm, row_packs, packs_in_flight, 1);
+}
+
 // Shared memory of a backward block: `stages` rows of x and dy, and the weight in f32 or, at the
 // end, the sums of a block's rows for dweight. `x_bytes` and `dy_bytes` are element sizes.
 constexpr int64_t BackwardSharedBytes(const Policy& policy, int x_bytes, int dy_bytes) {
@@ -120,10 +179,8 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   // Few packs per thread keep the f32 sums (8 per pack of 16-bit floats) in registers.
   if (row_packs <= 32) {
     policy = CutRow(row_packs, 1, kWarp, 1, 256);
-  } else if (row_packs <= 128) {
-    policy = CutRow(row_packs, 2, 64, 1, 256);
   } else if (row_packs <= 512) {
-    policy = CutRow(row_packs, 4, 128, 1, 128);
+    policy = CutRow(row_packs, 2, 256, 1, 256);
   } else if (row_packs <= 2048) {
     policy = CutRow(row_packs, 4, 512, 1, 512);
   } else if (row_packs <= 4 * 256 * int64_t{max_cluster}) {
@@ -135,13 +192,12 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   }
   if (policy.packs == 0) return policy;
   const int threads = policy.threads_per_row * policy.rows_per_block;
-  // One stage where the threads hold the row: the next one is on its way while they sum. H200,
-  // bf16, share of the copy rate: H 1024 91.5 %; H 2048 91.4 % (2 packs 90.1 %); H 4096 91.0 % (2
-  // packs 87.9, those with 2 stages 84 %); H 8192 89.4 %, one row to a block 82 %; H 65536 62 %,
-  // with blocks of 512 threads 45 %.
-  const bool holds = policy.packs == 2 || policy.packs == 4;
-  policy.blocks_per_sm = threads <= 256 ? 3 : 1;
-  policy.stages = holds ? 1 : 3;
+  // Threads hold the row while they sum, and the next one is on its way. H200, bf16, share of the
+  // copy rate with two stages of 2 packs / one of 4: H 1024 91.9 / 90.5 %, H 2048 91.4 / 90.6 %, H
+  // 4096 90.1 / 88.9 %; with 4 packs H 5120 88.3 %, H 8192 86.6 %, one row to a block 82 %. H 65536
+  // 75 % with two blocks to a multiprocessor, 55 % with three, of which not all are resident.
+  policy.blocks_per_sm = threads > 256 ? 1 : policy.packs == 2 || policy.cluster > 1 ? 2 : 3;
+  policy.stages = policy.packs == 2 ? 2 : policy.packs == 4 ? 1 : 3;
   policy.shared_weight = true;
   const auto fits = [&] { return FitsShared(policy, sm, x_bytes, dy_bytes); };
   while (policy.stages > 2 && !fits()) --policy.stages;
@@ -152,10 +208,11 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
 }
 
 // Groups of rows that a persistent grid works on at once. Clusters are scheduled within a group of
-// multiprocessors (16 or 18 on H200), of which 16 are counted on: one cluster too many would run
-// alone after all the others.
+// multiprocessors, and groups are not alike: an H200 of 132 runs 15 clusters of 8, 30 of 4 and 7 of
+// 16 with a block to a multiprocessor. One cluster too many would run alone after all the others:
+// rms_norm's backward at H 131072 43 % with 16 clusters, 75 % with 15.
 constexpr int64_t ResidentGroups(const Policy& policy, int sm_count) {
-  const int64_t usable = policy.cluster > 2 && sm_count >= 16 ? sm_count / 16 * 16 : sm_count;
+  const int64_t usable = policy.cluster > 2 && sm_count >= 32 ? sm_count / 16 * 16 - 8 : sm_count;
   const int64_t resident = usable * policy.blocks_per_sm / policy.cluster;
   return resident < 1 ? 1 : resident;
 }

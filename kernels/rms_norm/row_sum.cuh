@@ -48,15 +48,14 @@ __device__ __forceinline__ float2 RowSumPair(float2 value, RowSumPairStorage<kCl
   value = {WarpReduce(value.x, Sum(), width), WarpReduce(value.y, Sum(), width)};
   if (threads <= kWarpThreads) return value;
   float2* const sums = shared->block[turn % 2];
-  const int thread = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x);
-  const int lane = thread % kWarpThreads;
-  const int warp = thread / kWarpThreads;
+  const uint32_t thread = threadIdx.x + threadIdx.y * blockDim.x;
+  const auto lane = static_cast<int>(thread % kWarpThreads);
   const int group_warps = threads / kWarpThreads;
-  if (lane == 0) sums[warp] = value;
+  if (lane == 0) sums[thread / kWarpThreads] = value;
   __syncthreads();
-  const int first = warp / group_warps * group_warps;
+  const int first = static_cast<int>(threadIdx.y) * group_warps;
   const int group_width = WidthOf(group_warps);
-  const int of = lane % group_width;
+  const int of = lane & (group_width - 1);
   value = of < group_warps ? sums[first + of] : make_float2(0.0f, 0.0f);
   value = {WarpReduce(value.x, Sum(), group_width), WarpReduce(value.y, Sum(), group_width)};
   if constexpr (kCluster) {

@@ -6,6 +6,7 @@
 #ifndef KERNELS_ROPE_ROPE_CUH_
 #define KERNELS_ROPE_ROPE_CUH_
 
+#include "kernels/common/reciprocal.h"
 #include "kernels/common/rotary.cuh"
 #include "kernels/rope/rope_call.h"
 #include "kernels/rope/rope_policy.h"
@@ -15,6 +16,7 @@ namespace fuseboard::rope {
 // What the host found out about a call.
 struct Plan {
   Tiles tiles;
+  Reciprocal batch_tiles;  // tiles.per_batch, if the tiles are counted in 32 bits.
   int slots;
   bool table_runs;
   bool tokens_inside;  // Positions lie closer than heads: neighbouring threads take them.
@@ -126,7 +128,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   const int step = static_cast<int>(plan.tokens_inside ? blockDim.z : blockDim.y);
   const Tiles tiles = plan.tiles;
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const int64_t batch = tiles.per_batch == tiles.count ? 0 : tile / tiles.per_batch;
+    const int64_t batch = tiles.count <= UINT32_MAX
+                              ? plan.batch_tiles.Quotient(static_cast<uint32_t>(tile))
+                              : tile / tiles.per_batch;
     const int64_t position = (tile - batch * tiles.per_batch) * token_lanes + token_lane;
     if (position >= r.positions) continue;
     const HeadsAt<const T> in(call.in[0], call.in[1], batch, position);

@@ -5,11 +5,13 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/rope/rope.cuh"
 #include "kernels/rope/rope_cuda.h"
+#include "kernels/rope/rope_packed.cuh"
 
 namespace fuseboard::rope {
 namespace {
 
 using Kernel = void (*)(Call, Plan);
+using PackedKernel = void (*)(Call, PackedPlan);
 
 // Runs of 16 bytes, of 8 (a half of 36 elements of 16 bits, as Qwen3-VL's vision has it), or
 // elements.
@@ -29,6 +31,12 @@ Kernel SelectKernel(int32_t dtype, bool interleaved, int run_bytes) {
     if (run_bytes == 16) return SelectForm<T, kPackLanes<T>>(interleaved);
     if (run_bytes == 8) return SelectForm<T, kPackLanes<T> / 2>(interleaved);
     return SelectForm<T, 1>(interleaved);
+  });
+}
+
+PackedKernel SelectPacked(int32_t dtype) {
+  return DispatchPacked(dtype, [&](auto tag) -> PackedKernel {
+    return RopePackedKernel<typename decltype(tag)::type, PackedCut>;
   });
 }
 
@@ -61,6 +69,13 @@ int32_t Launch(const FbCall& raw, FbPhase phase) {
   const int element_bytes = call.dtype == FB_F32 ? 4 : 2;
   const int run_bytes = RunBytesOf(call, element_bytes);
   const int lanes = std::max(run_bytes / element_bytes, 1);
+  const auto stream = static_cast<cudaStream_t>(raw.stream);
+  if (PackedPlan plan; run_bytes == 16 && IsPackable(r, call.dtype, lanes) &&
+                       CutPacked<PackedCut>(r, call.in, lanes, &plan)) {
+    const LaunchShape shape = {
+        .blocks = plan.blocks(), .threads = dim3(PackedCut::kThreads), .stream = stream};
+    return LaunchKernel(SelectPacked(call.dtype), shape, call, plan);
+  }
   Plan plan = {};
   plan.slots = SlotsOf(r, lanes);
   plan.table_runs = HasTableRuns(r, lanes);
@@ -69,11 +84,14 @@ int32_t Launch(const FbCall& raw, FbPhase phase) {
   const Policy policy = within ? SelectPolicy<WithinCut>(plan.slots, heads, r.positions)
                                : SelectPolicy<AcrossCut>(plan.slots, heads, r.positions);
   plan.tiles = TilesOf(policy, r.batch, r.positions);
+  if (plan.tiles.count <= UINT32_MAX) {
+    plan.batch_tiles = ReciprocalOf(static_cast<uint32_t>(plan.tiles.per_batch));
+  }
   const auto [inner, outer] = plan.tokens_inside ? std::pair{policy.token_lanes, policy.head_lanes}
                                                  : std::pair{policy.head_lanes, policy.token_lanes};
   const LaunchShape shape = {.blocks = std::min<int64_t>(plan.tiles.count, INT32_MAX),
                              .threads = dim3(policy.slots, inner, outer),
-                             .stream = static_cast<cudaStream_t>(raw.stream)};
+                             .stream = stream};
   return LaunchKernel(SelectKernel(call.dtype, r.interleaved, run_bytes), shape, call, plan);
 }
 
@@ -92,7 +110,8 @@ int32_t LoadKernels() {
       }
     }
   }
-  return cudaSuccess;
+  const cudaError_t error = LoadKernel(SelectPacked(FB_F16));
+  return error != cudaSuccess ? error : LoadKernel(SelectPacked(FB_BF16));
 }
 
 }  // namespace fuseboard::rope

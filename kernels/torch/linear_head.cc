@@ -6,6 +6,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/torch/checks.h"
@@ -75,18 +76,28 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
                          int64_t row_bytes_per_class)
     : head_(head), rows_(rows) {
   const at::Tensor& hidden = head.hidden;
-  const int64_t vocab = head.weight.size(0);
-  plan_ = PlanChunks(rows.count(), vocab, row_bytes_per_class, head.chunk_bytes);
+  const at::Tensor& weight = head.weight;
+  const int64_t vocab = weight.size(0);
+  const auto plan = [&](int64_t num_rows, int64_t bytes) {
+    return PlanChunks(num_rows, vocab, row_bytes_per_class, bytes);
+  };
+  int64_t bytes = head.chunk_bytes;
+  if (head.need_dweight) {
+    // Of all rows, ignored or not, so that ranks decide alike.
+    const bool in_float32 = AccumulatesInFloat32(weight.scalar_type(), head.dweight_dtype,
+                                                 plan(hidden.size(0), bytes).chunks);
+    // The buffer is freed before the rounded copy of an fp32 sum is made, so one of the copy's size
+    // does not raise the peak, and each chunk less is one reading and writing less of the sum.
+    if (in_float32 && bytes == 0) {
+      bytes = std::max(kDefaultChunkBytes, static_cast<int64_t>(weight.nbytes()));
+    }
+    dweight_.emplace(weight, in_float32);
+  }
+  plan_ = plan(rows.count(), bytes);
   buffer_ = Empty({plan_.rows, plan_.row_step}, hidden.scalar_type(), hidden.device());
   if (head.need_dhidden) {
     dhidden_ = rows.all() ? Empty(hidden.sizes(), hidden.scalar_type(), hidden.device())
                           : at::zeros(hidden.sizes(), hidden.options());
-  }
-  if (head.need_dweight) {
-    // Of all rows, ignored or not, so that ranks decide alike.
-    const int64_t chunks =
-        PlanChunks(hidden.size(0), vocab, row_bytes_per_class, head.chunk_bytes).chunks;
-    dweight_.emplace(head.weight, head.dweight_dtype, chunks);
   }
   if (head.need_dbias) {
     dbias_ = at::zeros({vocab}, hidden.options().dtype(AccumulationType(hidden.scalar_type())));

@@ -45,7 +45,9 @@ at::Tensor SumLike(const at::Tensor& values, const at::Tensor& modulation) {
   c10::DimVector sizes(modulation.sizes());
   if (IsPerExample(modulation, values)) sizes.insert(sizes.begin() + 1, values.dim() - 2, 1);
   // A result must not be one of the arguments.
-  if (values.sizes() == at::IntArrayRef(sizes)) return values.clone(at::MemoryFormat::Contiguous);
+  if (values.sizes() == at::IntArrayRef(sizes)) {
+    return values.clone(at::MemoryFormat::Contiguous).view(modulation.sizes());
+  }
   return values.sum_to_size(sizes).reshape(modulation.sizes()).contiguous();
 }
 

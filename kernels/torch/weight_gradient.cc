@@ -9,7 +9,6 @@
 #include "kernels/torch/fused_linear_cross_entropy_chunks.h"
 
 namespace fuseboard::torch_binding {
-namespace {
 
 bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, int64_t chunks) {
   if (weight_dtype != at::kBFloat16 && weight_dtype != at::kHalf) return false;  // No gain.
@@ -17,13 +16,8 @@ bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, in
          (dweight_dtype == kWeightGradientByShape && chunks > kMaxChunksInWeightDtype);
 }
 
-}  // namespace
-
-WeightGradient::WeightGradient(const at::Tensor& weight, int64_t dweight_dtype, int64_t chunks)
-    : weight_(weight),
-      sum_dtype_(AccumulatesInFloat32(weight.scalar_type(), dweight_dtype, chunks)
-                     ? at::kFloat
-                     : weight.scalar_type()) {}
+WeightGradient::WeightGradient(const at::Tensor& weight, bool in_float32)
+    : weight_(weight), sum_dtype_(in_float32 ? at::kFloat : weight.scalar_type()) {}
 
 void WeightGradient::Allocate() { sum_ = Empty(weight_.sizes(), sum_dtype_, weight_.device()); }
 

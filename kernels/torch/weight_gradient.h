@@ -15,12 +15,14 @@ enum WeightGradientDtype : int64_t {
   kWeightGradientInFloat32 = 2
 };
 
+// `chunks`: how many chunks the shapes make, ignored rows included. By shape means: in the weight's
+// dtype up to kMaxChunksInWeightDtype chunks, beyond in fp32, where one more rounding per chunk
+// would show. False for weights that are fp32 themselves.
+bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, int64_t chunks);
+
 class WeightGradient {
  public:
-  // `chunks`: how many chunks the shapes make, ignored rows included. By shape means: in the
-  // weight's dtype up to kMaxChunksInWeightDtype chunks, beyond in fp32, where one more rounding
-  // per chunk would show.
-  WeightGradient(const at::Tensor& weight, int64_t dweight_dtype, int64_t chunks);
+  WeightGradient(const at::Tensor& weight, bool in_float32);
 
   // dlogits [rows, vocab], hidden [rows, in].
   void Add(const at::Tensor& dlogits, const at::Tensor& hidden);

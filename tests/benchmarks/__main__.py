@@ -7,6 +7,7 @@ FUSEBOARD_HOME set. `--device cpu` tries every case at a tiny shape without a GP
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import gc
 import json
@@ -16,14 +17,18 @@ import subprocess
 import sys
 import time
 import traceback
+from typing import Any
 
 import torch
 
-from tests.benchmarks import page, timing
-from tests.benchmarks.case import Bench, Case, installed_peers, versions
+from tests.benchmarks import page, peers, timing, warm_up
+from tests.benchmarks.case import Bench, Case
 from tests.benchmarks.measure import Row, measure
 from tests.benchmarks.suites import SUITES, cases_of
 
+Result = dict[str, Any]
+# A peer whose first call takes longer than this is measured at so many shapes of an operation.
+_SLOW_S, _SLOW_SHAPES = 8.0, 2
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -43,12 +48,9 @@ def make_bench(home: pathlib.Path, device: str) -> Bench:
     """Kernels and peers for a device. Peers written in Triton have no CPU version."""
     on_gpu = device == "cuda"
     options = {"dynamic": False} if on_gpu else {"backend": "aot_eager", "fullgraph": True}
-    return Bench(
-        device,
-        load_kernels(home, device),
-        functools.partial(torch.compile, **options),
-        installed_peers() if on_gpu or os.environ.get("TRITON_INTERPRET") == "1" else frozenset(),
-    )
+    triton = on_gpu or os.environ.get("TRITON_INTERPRET") == "1"
+    compile_ = functools.partial(torch.compile, **options)
+    return Bench(device, load_kernels(home, device), compile_, *peers.find(triton))
 
 
 def context(bench: Bench, copy_rate: float) -> dict[str, object]:
@@ -67,27 +69,51 @@ def context(bench: Bench, copy_rate: float) -> dict[str, object]:
         "driver_and_clocks": clocks,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "versions": versions(),
+        "versions": peers.versions(),
+        "absent": dict(bench.absent),
         "copy_bytes_per_s": copy_rate,
         "commit": os.environ.get("FUSEBOARD_COMMIT", page.commit(ROOT)),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def measured(case: Case, bench: Bench, copy_rate: float, rounds: int) -> list[Row]:
-    """The rows of a case, also on the terminal; none if it fails, as what does not fit the device."""
+def device_fails(bench: Bench) -> bool:
+    """Whether a peer's fault has made the device unusable for this process."""
+    if bench.on_gpu:
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+    return False
+
+
+def measured(
+    case: Case, bench: Bench, copy_rate: float, rounds: int
+) -> tuple[list[Row], list[str]]:
+    """The rows of a case, also on the terminal, and what was left out.
+
+    No rows if it fails, as what does not fit the device.
+    """
     torch._dynamo.reset()  # Or the ninth shape of a function would run eager.
     try:
-        rows = measure(case, bench, copy_rate, rounds)
-    except (RuntimeError, AttributeError, torch.OutOfMemoryError):
+        rows, left_out = measure(case, bench, copy_rate, rounds)
+    except (RuntimeError, AttributeError, torch.OutOfMemoryError) as error:
         print(f"{case.operation} {case.shape} fails:\n{traceback.format_exc()}", file=sys.stderr)
-        rows = []
+        rows, left_out = [], [f"{case.operation} {case.shape}: {type(error).__name__}"]
     for row in rows:
         print(page.line(row), flush=True)
     gc.collect()
-    if bench.on_gpu:
+    if bench.on_gpu and not device_fails(bench):
         torch.cuda.empty_cache()
-    return rows
+    return rows, left_out
+
+
+def without_slow(case: Case, slow: collections.Counter[tuple[str, str]]) -> list[str]:
+    """Takes out the peers that compiled for long at two other shapes; a line for each."""
+    names = [name for name in case.forwards if slow[case.operation, name] >= _SLOW_SHAPES]
+    for name in names:
+        del case.forwards[name]
+    return [f"{case.operation} {case.shape}: {name} compiles for too long" for name in names]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -101,14 +127,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="timed calls per implementation")
     parser.add_argument("--seconds", type=float, default=0, help="start no case after this long")
     parser.add_argument(
+        "--warm-up", type=int, metavar="N", help="compile in N processes before; 0: do not"
+    )
+    parser.add_argument(
         "--without", action="append", default=[], metavar="IMPL", help='e.g. "torch.compile"'
+    )
+    parser.add_argument(
+        "--page-only", action="store_true", help="write the page of a JSON that a run left in --out"
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args(arguments)
     kernels = options.suite == "kernels"
     options.name = options.name or f"h200-{options.suite}"
     options.rounds = options.rounds or (10 if kernels else 20)
-    options.seconds = options.seconds or (180 if kernels else 480)
+    options.seconds = options.seconds or (400 if kernels else 480)
+    if options.warm_up is None:
+        some = kernels and options.device == "cuda"
+        options.warm_up = min(12, max(0, (os.cpu_count() or 0) - 4)) if some else 0
     unknown = [name for name in options.operations if name not in SUITES[options.suite].factories]
     if unknown:
         known = ", ".join(SUITES[options.suite].factories)
@@ -120,28 +155,49 @@ def main(arguments: list[str] | None = None) -> int:
     """Measures every case; writes the JSON after each, so that nothing is lost."""
     options = parse(arguments)
     begin = time.monotonic()
+    if options.page_only:
+        left = json.loads((options.out / f"{options.name}.json").read_text())
+        page.write(left, options.out / f"{options.name}.md", SUITES[options.suite].groups)
+        return 0
     bench = make_bench(pathlib.Path(os.environ["FUSEBOARD_HOME"]), options.device)
-    copy_rate = timing.clock(bench.on_gpu).copy_rate()
-    rows: list[Row] = []
-    failed = 0
-    result = {"context": context(bench, copy_rate), "rows": rows}
-    options.out.mkdir(parents=True, exist_ok=True)
-    target = options.out / f"{options.name}.json"
     suite = SUITES[options.suite]
     tiny = not bench.on_gpu
     cases = cases_of(suite, bench, options.operations, quick=options.quick, tiny=tiny)
-    for index, case in enumerate(cases, 1):
-        if time.monotonic() - begin > options.seconds:
-            print(f"out of time: {len(cases) - index + 1} cases not measured", file=sys.stderr)
-            break
-        print(
-            f"[{index}/{len(cases)} {time.monotonic() - begin:.0f} s] {case.operation} {case.shape}"
-        )
+    for case in cases:
         for name in options.without:
             case.forwards.pop(name, None)
-        found = measured(case, bench, copy_rate, options.rounds)
-        failed += not found
-        rows += found
+    if (part := warm_up.part()) is not None:
+        warm_up.compile_part(cases, *part)
+        return 0
+    if options.warm_up:
+        given = sys.argv[1:] if arguments is None else arguments
+        warm_up.run_parts(given, options.warm_up, options.seconds / 3)
+        print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    copy_rate = timing.clock(bench.on_gpu).copy_rate()
+    result: Result = {"context": context(bench, copy_rate), "rows": [], "left_out": []}
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.out / f"{options.name}.json"
+    failed = 0
+    slow: collections.Counter[tuple[str, str]] = collections.Counter()
+    for index, case in enumerate(cases, 1):
+        elapsed = time.monotonic() - begin
+        if elapsed > options.seconds:
+            missing = f"out of time: {len(cases) - index + 1} cases not measured"
+            print(missing, file=sys.stderr)
+            result["left_out"].append(missing)
+            break
+        print(f"[{index}/{len(cases)} {elapsed:.0f} s] {case.operation} {case.shape}")
+        result["left_out"] += without_slow(case, slow)
+        rows, left_out = measured(case, bench, copy_rate, options.rounds)
+        slow.update((r["operation"], r["impl"]) for r in rows if r["first_call_s"] > _SLOW_S)
+        failed += not rows
+        result["rows"] += rows
+        result["left_out"] += left_out
+        if device_fails(bench):
+            failed += 1
+            result["left_out"].append(f"all after {case.operation} {case.shape}: the device failed")
+            target.write_text(json.dumps(result, indent=1))
+            break
         target.write_text(json.dumps(result, indent=1))
     page.write(result, options.out / f"{options.name}.md", suite.groups)
     print(f"wrote {target} in {time.monotonic() - begin:.0f} s, {failed} cases failed")

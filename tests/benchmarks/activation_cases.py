@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks.case import Bench, Case, Forward, Tensors
+from tests.benchmarks.peers import liger_cutedsl, liger_dispatched
 
 Tensor = torch.Tensor
 
@@ -33,6 +34,9 @@ def swiglu(bench: Bench, rows: int, cols: int) -> Case:
         from liger_kernel.transformers.functional import liger_swiglu
 
         forwards["liger"] = liger_swiglu
+    if "liger cutedsl" in bench.peers:
+        # It writes the gradients over gate and up, which no caller's tensor survives.
+        forwards["liger cutedsl"] = liger_cutedsl("LigerSiLUMulFunction")
     make = functools.partial(_gate_and_up, bench, rows, cols)
     n = rows * cols
     return Case("swiglu", f"{rows}x{cols}", make, forwards, 6 * n, 16 * n)
@@ -55,6 +59,8 @@ def geglu(bench: Bench, rows: int, cols: int, approximate: str) -> Case:
         from liger_kernel.transformers.functional import liger_geglu
 
         forwards["liger"] = liger_geglu
+    if "liger cutedsl" in bench.peers and by_tanh:
+        forwards["liger cutedsl"] = liger_dispatched("geglu")
     make = functools.partial(_gate_and_up, bench, rows, cols)
     n = rows * cols
     operation = "geglu_tanh" if by_tanh else "geglu_exact"

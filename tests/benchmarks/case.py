@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.metadata
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +10,6 @@ import torch
 
 Tensors = tuple[torch.Tensor, ...]
 Forward = Callable[..., Any]  # To a tensor, or to a tuple of tensors.
-_PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "cce": "cut-cross-entropy"}
-_MODULES = {
-    "liger": "liger_kernel.transformers.functional",
-    "quack": "quack",
-    "cce": "cut_cross_entropy",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +27,8 @@ class Case:
         forward_products: Those of the forward alone.
         has_error: Compare with float64 (needs the memory for it).
         host: Measure the host's time per call too: a case that the launches decide.
+        upstream: The gradient that a loss is given; 1 is what loss.backward() gives. Other results
+            are given random numbers.
     """
 
     operation: str
@@ -48,6 +41,7 @@ class Case:
     forward_products: Sequence[tuple[int, int, int]] = ()
     has_error: bool = True
     host: bool = False
+    upstream: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +52,15 @@ class Bench:
         device: "cuda", or "cpu" for a run that only tries everything.
         kernels: Handle of each loaded kernel library.
         compile: torch.compile in the way of this run.
-        peers: Names of the packages to compare with.
+        peers: Names of the implementations to compare with, beside those of torch.
+        absent: Those that are not here, with the reason.
     """
 
     device: str
     kernels: Mapping[str, int]
     compile: Callable[[Forward], Forward]
     peers: frozenset[str]
+    absent: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -81,40 +77,6 @@ class Bench:
         """A leaf of random numbers that wants a gradient."""
         values = torch.randn(*shape, generator=generator, device=self.device, dtype=dtype)
         return values.requires_grad_()
-
-
-def installed_peers() -> frozenset[str]:
-    """The peers that can be imported; one that is there and cannot be is named."""
-    found = set()
-    for name, package in _PACKAGES.items():
-        try:
-            importlib.metadata.version(package)
-            importlib.import_module(_MODULES[name])
-        except importlib.metadata.PackageNotFoundError:  # An ImportError too.
-            continue
-        except (ImportError, AttributeError, OSError, RuntimeError) as error:
-            print(f"{package} cannot be imported: {error}", file=sys.stderr)
-            continue
-        found.add(name)
-    return frozenset(found)
-
-
-def versions() -> dict[str, str]:
-    """Versions of the implementations that are installed."""
-    found = {"eager": torch.__version__, "torch.compile": torch.__version__}
-    for name, package in _PACKAGES.items():
-        try:
-            found[name] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def version_of(implementation: str, own: str) -> str:
-    """The version of an implementation, e.g. of "liger fp32 dW" or "F.rms_norm"."""
-    if implementation.startswith("F."):
-        return torch.__version__
-    return versions().get(implementation.split(" ")[0], own)
 
 
 def outputs(result: Any) -> Tensors:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from tests.benchmarks import page, timing
-from tests.benchmarks.case import Bench, Case, Forward, Tensors, outputs, version_of
+from tests.benchmarks.case import Bench, Case, Forward, Tensors, outputs
+from tests.benchmarks.peers import version_of
 
 Row = dict[str, object]
 _MANY_BYTES = 2**30
@@ -29,21 +31,26 @@ def copies(tensors: Tensors, dtype: torch.dtype | None = None) -> Tensors:
     )
 
 
-def upstream_like(results: Tensors, seed: int = 3) -> Tensors:
-    """Upstream gradients that are not 1: 0.5 for a loss, random numbers for the rest."""
+def upstream_like(results: Tensors, of_loss: float, seed: int = 3) -> Tensors:
+    """Upstream gradients: `of_loss` for a loss, random numbers for the rest."""
     g = torch.Generator(results[0].device).manual_seed(seed)
     return tuple(
-        torch.full_like(r, 0.5)
+        torch.full_like(r, of_loss)
         if r.dim() == 0
         else torch.empty_like(r).copy_(torch.randn(r.shape, generator=g, device=r.device))
         for r in (result.detach() for result in results)
     )
 
 
-def full(forward: Forward, inputs: Tensors, upstream: Tensors) -> Callable[[], object]:
-    """Forward and backward of one call, gradients returned and not accumulated."""
-    wanted = leaves(inputs)
-    return lambda: torch.autograd.grad(outputs(forward(*inputs)), wanted, upstream)
+def full(
+    forward: Forward, inputs: Tensors, upstream: Tensors, *, is_backward: bool = False
+) -> Callable[[], object]:
+    """Forward and backward of one call, gradients returned and not accumulated.
+
+    With `is_backward` nothing is given upstream, as in loss.backward(); autograd makes the 1.
+    """
+    wanted, given = leaves(inputs), None if is_backward else upstream
+    return lambda: torch.autograd.grad(outputs(forward(*inputs)), wanted, given)
 
 
 def forward_only(forward: Forward, inputs: Tensors) -> Callable[[], object]:
@@ -74,7 +81,7 @@ def errors(case: Case, forwards: Mapping[str, Forward]) -> dict[str, float]:
     inputs = case.make(7)
     exact = copies(inputs, torch.float64)
     with torch.no_grad():
-        upstream = upstream_like(outputs(case.forwards["eager"](*copies(inputs))))
+        upstream = upstream_like(outputs(case.forwards["eager"](*copies(inputs))), case.upstream)
     want = results_and_gradients(case.forwards["eager"], exact, upstream)
     del exact
     found = {}
@@ -86,40 +93,50 @@ def errors(case: Case, forwards: Mapping[str, Forward]) -> dict[str, float]:
     return found
 
 
-def without_failing(case: Case, inputs: Tensors) -> dict[str, Forward]:
-    """The implementations that run here; a peer that does not is named and left out."""
-    running = {}
+def without_failing(
+    case: Case, inputs: Tensors
+) -> tuple[dict[str, tuple[Forward, float]], list[str]]:
+    """The implementations that run here with the first call's seconds; a line for each that does not."""
+    running: dict[str, tuple[Forward, float]] = {}
+    left_out: list[str] = []
     for name, forward in case.forwards.items():
+        begin = time.perf_counter()
         try:
             mine = copies(inputs)
             results = outputs(forward(*mine))
-            torch.autograd.grad(results, leaves(mine), upstream_like(results))
+            torch.autograd.grad(results, leaves(mine), upstream_like(results, case.upstream))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             if name == "eager" or name.startswith("fuseboard"):
                 raise
-            text = str(error).splitlines()[:1]
-            print(f"{case.operation} {case.shape}: {name} fails: {text}", file=sys.stderr)
+            lines = str(error).splitlines() or [type(error).__name__]
+            left_out.append(f"{case.operation} {case.shape}: {name} fails: {lines[0][:200]}")
+            print(left_out[-1], file=sys.stderr)
             continue
-        running[name] = forward
-    return running
+        running[name] = forward, time.perf_counter() - begin
+    return running, left_out
 
 
-def measure(case: Case, bench: Bench, copy_rate: float, rounds: int) -> list[Row]:
-    """A row for each implementation."""
+def measure(case: Case, bench: Bench, copy_rate: float, rounds: int) -> tuple[list[Row], list[str]]:
+    """A row for each implementation, and a line for each that is left out."""
     clock = timing.clock(bench.on_gpu)
     sets = [case.make(seed) for seed in range(4 if case.bytes_full < _MANY_BYTES else 2)]
     if case.products:
         sets = sets[:1]
-    forwards = without_failing(case, sets[0])
+    running, left_out = without_failing(case, sets[0])
+    forwards = {name: forward for name, (forward, _) in running.items()}
     found = errors(case, forwards) if case.has_error else {}
     forward_calls, full_calls = {}, {}
     for name, forward in forwards.items():
         # Upstream gradients of its own: some implementations write over them.
-        upstream = upstream_like(outputs(forward(*copies(sets[0]))))
+        results = outputs(forward(*copies(sets[0])))
+        is_loss = all(r.dim() == 0 for r in results)
+        upstream = upstream_like(results, case.upstream)
         forward_calls[name] = [forward_only(forward, s) for s in sets]
-        full_calls[name] = [full(forward, s, upstream) for s in sets]
+        full_calls[name] = [
+            full(forward, s, upstream, is_backward=is_loss and case.upstream == 1) for s in sets
+        ]
         for _ in range(2):  # Fill the allocator's cache, tune.
             full_calls[name][-1]()
             forward_calls[name][-1]()
@@ -127,12 +144,13 @@ def measure(case: Case, bench: Bench, copy_rate: float, rounds: int) -> list[Row
     forward_times = clock.interleaved(forward_calls, rounds)
     full_times = clock.interleaved(full_calls, rounds)
     launches = clock.launches({name: calls[0] for name, calls in full_calls.items()})
-    return [
+    rows: list[Row] = [
         {
             "operation": case.operation,
             "shape": case.shape,
             "dtype": str(sets[0][0].dtype).removeprefix("torch."),
             "impl": name,
+            "upstream": case.upstream if is_loss else "random",
             "impl_version": version_of(name, page.own_version()),
             "fwd_ms": forward_times[name].median,
             "fwd_ms_spread": [forward_times[name].low, forward_times[name].high],
@@ -148,9 +166,11 @@ def measure(case: Case, bench: Bench, copy_rate: float, rounds: int) -> list[Row
             "share_of_limit_full": floors[1] / full_times[name].median,
             "rel_error_vs_fp64": found.get(name),
             "native_rel_error_vs_fp64": found.get("eager"),
+            "first_call_s": running[name][1],
         }
         for name in forwards
     ]
+    return rows, left_out
 
 
 def _floors(case: Case, clock: timing.Clock, copy_rate: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks.case import Bench, Case, Forward, Tensors, computed
+from tests.benchmarks.peers import liger_cutedsl, liger_dispatched, quack_layer_norm
 
 Tensor = torch.Tensor
 
@@ -39,6 +40,9 @@ def rms_norm(bench: Bench, rows: int, hidden: int) -> Case:
         from liger_kernel.transformers.functional import liger_rms_norm
 
         forwards["liger"] = lambda x, w: liger_rms_norm(x, w, 1e-6)
+    if "liger cutedsl" in bench.peers:
+        by_cutedsl = liger_cutedsl("LigerRMSNormFunction")
+        forwards["liger cutedsl"] = lambda x, w: by_cutedsl(x, w, 1e-6)
     n = rows * hidden
     return Case("rms_norm", f"{rows}x{hidden}", make, forwards, 4 * n, 10 * n)
 
@@ -79,6 +83,9 @@ def fused_add_rms_norm(bench: Bench, rows: int, hidden: int) -> Case:
         from liger_kernel.transformers.functional import liger_fused_add_rms_norm
 
         forwards["liger"] = lambda x, r, w: liger_fused_add_rms_norm(x, r, w, 1e-6)
+    if "liger cutedsl" in bench.peers:
+        by_cutedsl = liger_dispatched("fused_add_rms_norm")
+        forwards["liger cutedsl"] = lambda x, r, w: by_cutedsl(x, r, w, 1e-6)
     n = rows * hidden
     return Case("fused_add_rms_norm", f"{rows}x{hidden}", make, forwards, 8 * n, 16 * n)
 
@@ -132,10 +139,15 @@ def layer_norm(bench: Bench, rows: int, hidden: int) -> Case:
         "torch.compile": bench.compile(eager),
         "fuseboard": lambda x, w, b: torch.ops.fuseboard.layer_norm(x, w, b, 1e-5, kernel),
     }
+    if "quack" in bench.peers:
+        forwards["quack"] = quack_layer_norm(1e-5)
     if "liger" in bench.peers:
         from liger_kernel.transformers.functional import liger_layer_norm
 
         forwards["liger"] = lambda x, w, b: liger_layer_norm(x, w, b, 1e-5)
+    if "liger cutedsl" in bench.peers:
+        by_cutedsl = liger_dispatched("layer_norm")
+        forwards["liger cutedsl"] = lambda x, w, b: by_cutedsl(x, w, b, 1e-5)
     n = rows * hidden
     return Case("layer_norm", f"{rows}x{hidden}", make, forwards, 4 * n, 10 * n)
 
@@ -189,5 +201,7 @@ def softmax(bench: Bench, rows: int, cols: int) -> Case:
         from liger_kernel.transformers.functional import liger_softmax
 
         forwards["liger"] = liger_softmax
+    if "liger cutedsl" in bench.peers:
+        forwards["liger cutedsl"] = liger_dispatched("softmax")
     n = rows * cols
     return Case("softmax", f"{rows}x{cols}", make, forwards, 4 * n, 10 * n)

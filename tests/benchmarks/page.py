@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import re
 import subprocess
@@ -67,7 +68,20 @@ def table(rows: list[Row]) -> str:
 
 
 _COLOURS = {"fuseboard": "#0b6e4f", "liger": "#d1495b", "eager": "#9aa0a6", "quack": "#edae49"}
-_COLOURS |= {"torch.compile": "#30638e", "F.rms_norm": "#8d6a9f"}
+_COLOURS |= {"torch.compile": "#30638e", "F.rms_norm": "#8d6a9f", "cce": "#3bb273"}
+_COLOURS |= {"liger cutedsl": "#f4845f", "F.linear_cross_entropy": "#8d6a9f"}
+
+
+def style(name: str) -> dict[str, Any]:
+    """How a picture draws an implementation; a variant, as "liger fp32 dW", is its own, dashed."""
+    known = name in _COLOURS
+    return {
+        "color": _COLOURS.get(name, _COLOURS.get(name.split(" ")[0])),
+        "linestyle": "-" if known else "--",
+        "linewidth": 2.2 if name.startswith("fuseboard") else 1,
+        "markersize": 5 if name.startswith("fuseboard") else 4,
+        "zorder": 3 if name.startswith("fuseboard") else 2,
+    }
 
 
 def bars(operation: str, rows: list[Row], target: pathlib.Path) -> None:
@@ -86,7 +100,7 @@ def bars(operation: str, rows: list[Row], target: pathlib.Path) -> None:
             [values.get(s, 0) for s in shapes],
             width * 0.92,
             label=name,
-            color=_COLOURS.get(name),
+            color=style(name)["color"],
         )
     axes.axhline(100, color="black", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(shapes)), [s.replace(" ", "\n", 1) for s in shapes], fontsize=8)
@@ -101,34 +115,42 @@ def by_size(rows: list[Row], target: pathlib.Path) -> None:
     """A panel for each operation: share of the limit against the size, by implementation."""
     pyplot = _pyplot()
     operations = list(dict.fromkeys(str(r["operation"]) for r in rows))
-    lines = -(-len(operations) // 2)
-    figure, panels = pyplot.subplots(lines, 2, figsize=(9.6, 3.1 * lines), squeeze=False)
-    for panel, operation in zip(panels.flat, operations, strict=False):
-        chosen = sorted(
-            (r for r in rows if r["operation"] == operation), key=lambda r: r["floor_full_ms"]
-        )
-        shapes = list(dict.fromkeys(str(r["shape"]) for r in chosen))
-        for name in dict.fromkeys(str(r["impl"]) for r in chosen):
-            mine = [r for r in chosen if r["impl"] == name]
-            panel.plot(
-                [shapes.index(str(r["shape"])) for r in mine],
-                [100 * r["share_of_limit_full"] for r in mine],
-                marker="o",
-                markersize=5 if name == "fuseboard" else 4,
-                linewidth=2 if name == "fuseboard" else 1,
-                label=name,
-                color=_COLOURS.get(name),
-            )
-        panel.axhline(100, color="black", linewidth=0.8, linestyle=":")
-        panel.set_xticks(range(len(shapes)), [s.replace(" ", "\n", 2) for s in shapes], fontsize=7)
-        panel.set_xlim(-0.3, len(shapes) - 0.7)
-        panel.set_ylim(0, 115)
-        panel.set_title(operation, fontsize=10)
-        panel.legend(fontsize=6.5, framealpha=0.7)
-    for panel in panels.flat[len(operations) :]:
-        panel.axis("off")
-    figure.supylabel("share of the limit, forward + backward, %", fontsize=9)
+    figure, panels = pyplot.subplots(
+        len(operations), 1, figsize=(10.5, 3.4 * len(operations)), squeeze=False
+    )
+    for panel, operation in zip(panels.flat, operations, strict=True):
+        _panel(panel, [r for r in rows if r["operation"] == operation])
+        panel.set_title(operation, fontsize=11, loc="left")
+    figure.supylabel("share of the limit, forward + backward, %", fontsize=10)
     _save(figure, target)
+
+
+def _panel(panel: Any, rows: list[Row]) -> None:
+    """One operation: its shapes by the time of the limit, which stands below each."""
+    floors = {str(r["shape"]): r["floor_full_ms"] for r in rows}
+    shapes = sorted(floors, key=floors.__getitem__)
+    for name in dict.fromkeys(str(r["impl"]) for r in rows):
+        mine = {str(r["shape"]): 100 * r["share_of_limit_full"] for r in rows if r["impl"] == name}
+        # No line leads over a shape that was not measured.
+        values = [mine.get(shape, math.nan) for shape in shapes]
+        panel.plot(
+            range(len(shapes)),
+            values,
+            marker="o",
+            label=name,
+            **style(name),
+        )
+    panel.axhline(100, color="black", linewidth=0.8, linestyle=":")
+    labels = [f"{s}\n{_duration(floors[s])}" for s in shapes]
+    panel.set_xticks(range(len(shapes)), labels, fontsize=7, rotation=35, ha="right")
+    panel.set_xlim(-0.4, len(shapes) - 0.6)
+    panel.set_ylim(0, 119)
+    panel.grid(axis="y", linewidth=0.4, alpha=0.6)
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False)
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms >= 0.1 else f"{ms * 1e3:.2g} µs"
 
 
 def _pyplot() -> Any:
@@ -157,9 +179,27 @@ def about(context: Mapping[str, Any]) -> str:
         "Made by `./dev bench`. Device time, median, implementations interleaved, buffers "
         "rotated; the limit is the least traffic at the copy rate measured in the same run "
         f"({context['copy_bytes_per_s'] / 1e12:.2f} TB/s), or the matrix products alone, timed in "
-        "the same run. Upstream gradients are not 1. Errors are the largest of output and "
-        "gradients. Raw numbers with spreads: the JSON beside this page.\n"
+        "the same run. The upstream gradient of a loss is 1, as loss.backward() gives it, unless "
+        "the shape names another; other results get random ones. Errors are the largest of output "
+        "and gradients. Raw numbers with spreads: the JSON beside this page.\n\n"
+        "Liger's RoPE has the copies of q and k that it would overwrite; its losses and, by the CuTe "
+        "DSL, its SwiGLU write gradients over their inputs and are timed so. Cut Cross Entropy "
+        'leaves small gradients out, "cce exact" does not.\n' + _not_here(context.get("absent", {}))
     )
+
+
+def _not_here(absent: Mapping[str, str]) -> str:
+    """A line for the peers that the run was without."""
+    if not absent:
+        return ""
+    return "\nNot compared with: " + "; ".join(f"{n} ({why})" for n, why in absent.items()) + ".\n"
+
+
+def left_out(lines: Sequence[str]) -> str:
+    """What could not be measured, if anything."""
+    if not lines:
+        return ""
+    return "\n## Left out\n\n" + "".join(f"- {line}\n" for line in lines)
 
 
 def host_table(rows: list[Row]) -> str:
@@ -204,7 +244,8 @@ def write(
             text += f"\n## {group}\n\n" + _picture(operation, chosen, members, picture)
         text += f"### {operation}\n\n" if group != operation else ""
         text += table(chosen) + ("\n" if group != operation else "")
-    target.write_text(text.rstrip("\n") + "\n" + host_table(rows))
+    end = host_table(rows) + left_out(result.get("left_out", ()))
+    target.write_text(text.rstrip("\n") + "\n" + end)
 
 
 def _picture(operation: str, own: list[Row], members: list[Row], target: pathlib.Path) -> str:

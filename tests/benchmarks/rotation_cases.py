@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from tests.benchmarks.case import Bench, Case, Forward, Tensors
 from tests.benchmarks.norm_cases import eager_rms_norm
+from tests.benchmarks.peers import liger_cutedsl, quack_rope
 
 Tensor = torch.Tensor
 
@@ -61,6 +62,11 @@ def rope(bench: Bench, batch: int, positions: int, heads: tuple[int, int], dim: 
 
         # Liger overwrites q and k: each call needs its own, as an op out of place.
         forwards["liger"] = lambda q, k, c, s: liger_rope(q.clone(), k.clone(), c, s)
+    if "liger cutedsl" in bench.peers:
+        by_cutedsl = liger_cutedsl("LigerRopeFunction")
+        forwards["liger cutedsl"] = lambda q, k, c, s: by_cutedsl(q.clone(), k.clone(), c, s)
+    if "quack" in bench.peers:
+        forwards["quack"] = quack_rope
     n = batch * positions * sum(heads) * dim
     return Case("rope", _shape(batch, positions, heads, dim), make, forwards, 4 * n, 8 * n)
 
@@ -101,5 +107,9 @@ def qk_norm_rope(
         from liger_kernel.transformers.functional import liger_rms_norm, liger_rope
 
         forwards["liger"] = with_norm(lambda x, w: liger_rms_norm(x, w, 1e-6), liger_rope)
+    if "quack" in bench.peers:
+        import quack
+
+        forwards["quack"] = with_norm(lambda x, w: quack.rmsnorm(x, w, eps=1e-6), quack_rope)
     n = batch * positions * sum(heads) * dim
     return Case("qk_norm_rope", _shape(batch, positions, heads, dim), make, forwards, 4 * n, 10 * n)

@@ -19,6 +19,8 @@ Calls = Mapping[str, Sequence[Call]]
 
 # Long enough that the host has enqueued a whole forward and backward before the device starts.
 _HEAD_START_CYCLES = 4_000_000
+# A case of many milliseconds is measured less often: its times scatter little.
+_FEWEST_ROUNDS, _LONG_S = 5, 1.5
 _MARKER = "spin_kernel"  # What torch.cuda._sleep launches.
 
 
@@ -58,7 +60,10 @@ class Clock(Protocol):
     """Measures calls on one kind of device."""
 
     def interleaved(self, calls: Calls, rounds: int) -> dict[str, Times]:
-        """Time of each implementation's calls, one implementation after another in each round."""
+        """Times of each implementation's calls, one implementation after another in each round.
+
+        At most `rounds` of them, fewer where they take long.
+        """
 
     def host_us(self, call: Call) -> float:
         """Microseconds that the host spends per call."""
@@ -87,7 +92,10 @@ class CudaClock:
     def interleaved(self, calls: Calls, rounds: int) -> dict[str, Times]:
         """The device is kept busy before each call, so that launching is not timed."""
         events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in calls}
+        begin = time.perf_counter()
         for round_index in range(rounds):
+            if round_index >= _FEWEST_ROUNDS and time.perf_counter() - begin > _LONG_S:
+                break
             for name, variants in calls.items():
                 call = variants[round_index % len(variants)]
                 start = torch.cuda.Event(enable_timing=True)

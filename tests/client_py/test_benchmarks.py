@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 
@@ -57,13 +58,38 @@ def test_all_implementations_agree_with_float64(bench, suite, operation):
 def test_every_shape_makes_a_case(bench, suite):
     chosen = SUITES[suite]
     cases = cases_of(chosen, bench)
-    assert len(cases) == sum(len(shapes) for shapes in chosen.shapes.values())
-    assert {case.operation for case in cases[: len(chosen.shapes)]} == set(chosen.shapes)
+    plain = [case for case in cases if case.upstream == 1]
+    assert len(plain) == sum(len(shapes) for shapes in chosen.shapes.values())
+    assert {case.operation for case in plain[: len(chosen.shapes)]} == set(chosen.shapes)
     for case in cases:
         assert (case.bytes_full > case.bytes_forward > 0) != bool(case.products)
     assert {o for names in chosen.groups.values() for o in names} <= set(chosen.factories)
     quick = cases_of(chosen, bench, quick=True)
     assert {case.operation for case in quick} == set(chosen.shapes) and len(quick) <= len(cases)
+
+
+def test_losses_are_measured_with_both_kinds_of_upstream_gradient(bench):
+    cases = cases_of(SUITES["kernels"], bench)
+    losses = {case.operation for case in cases if case.upstream != 1}
+    assert losses == {
+        "cross_entropy", "kl_div", "jsd", "tvd", "fused_linear_cross_entropy", "fused_linear_jsd",
+    }  # fmt: skip
+    rows, _ = measure.measure(
+        cases_of(SUITES["kernels"], bench, ["tvd"], tiny=True)[1], bench, 1e12, 1
+    )
+    assert {row["upstream"] for row in rows} == {0.5}
+    assert all(row["shape"].endswith("upstream 0.5") for row in rows)
+
+
+def test_a_backward_of_one_gives_the_gradients_of_ones():
+    def twice(x):
+        return (x * 2).sum()
+
+    x = torch.randn(3, requires_grad=True)
+    one = torch.ones(())
+    (implied,) = measure.full(twice, (x,), (one,), is_backward=True)()
+    (given,) = measure.full(twice, (x,), (one,))()
+    assert torch.equal(implied, given)
 
 
 def test_a_run_writes_rows_and_a_page_with_its_pictures(run):
@@ -76,6 +102,7 @@ def test_a_run_writes_rows_and_a_page_with_its_pictures(run):
         assert row.keys() >= FIELDS
         assert row["fwd_ms"] > 0 and row["host_us_full"] > 0
     page = (folder / "h200-kernels.md").read_text()
+    assert "Not compared with: liger (needs a GPU)" in page
     assert "### softmax" in page and "## losses" in page and "## Host time per call" in page
     for picture in folder.glob("*.svg"):
         assert f"]({picture.name})" in page
@@ -92,6 +119,35 @@ def test_a_run_that_is_out_of_time_keeps_what_it_has(run, capsys):
     assert code == 0
     assert "cases not measured" in capsys.readouterr().err
     assert (folder / "h200-kernels.md").exists()
+
+
+def test_what_was_left_out_stands_on_the_page(run):
+    _, folder = run("--suite", "kernels", "--seconds", "1e-9")
+    assert "- out of time: " in (folder / "h200-kernels.md").read_text()
+
+
+def test_a_page_can_be_written_from_what_an_interrupted_run_left(run):
+    _, folder = run("--suite", "kernels", "tvd", "--without", "torch.compile")
+    written = (folder / "h200-kernels.md").read_text()
+    for file in (*folder.glob("*.md"), *folder.glob("*.svg")):
+        file.unlink()
+    code, _ = run("--suite", "kernels", "--page-only")
+    assert code == 0
+    assert (folder / "h200-kernels.md").read_text() == written
+    assert (folder / "h200-kernels-losses.svg").exists()
+
+
+def test_a_process_that_warms_up_compiles_its_part_and_measures_nothing(run, monkeypatch):
+    monkeypatch.setenv("FUSEBOARD_BENCHMARK_PART", "0/2")
+    code, folder = run("--suite", "kernels", "tvd")
+    assert code == 0 and not list(folder.iterdir())
+
+
+def test_a_peer_that_compiles_for_long_is_measured_at_two_shapes():
+    slow = collections.Counter({("double", "liger"): 2, ("double", "quack"): 1})
+    case = tiny_case(liger=failing, quack=failing)
+    assert program.without_slow(case, slow) == ["double 2x3: liger compiles for too long"]
+    assert list(case.forwards) == ["eager", "fuseboard", "quack"]
 
 
 def test_an_operation_that_is_unknown_is_named(run, capsys):
@@ -115,13 +171,15 @@ def tiny_case(**forwards):
 
 
 def test_a_peer_that_fails_is_named_and_left_out(bench, capsys):
-    rows = measure.measure(tiny_case(liger=failing), bench, 1e12, 1)
+    rows, left_out = measure.measure(tiny_case(liger=failing), bench, 1e12, 1)
     assert [row["impl"] for row in rows] == ["eager", "fuseboard"]
-    assert "double 2x3: liger fails: ['no kernel image']" in capsys.readouterr().err
+    assert left_out == ["double 2x3: liger fails: no kernel image"]
+    assert left_out[0] in capsys.readouterr().err
 
 
 def test_a_case_that_fails_does_not_end_the_run(bench, capsys):
-    assert program.measured(tiny_case(fuseboard=failing), bench, 1e12, 1) == []
+    rows, left_out = program.measured(tiny_case(fuseboard=failing), bench, 1e12, 1)
+    assert rows == [] and left_out == ["double 2x3: RuntimeError"]
     assert "double 2x3 fails:" in capsys.readouterr().err
 
 

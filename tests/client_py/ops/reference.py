@@ -3,6 +3,8 @@
 `call_*` give the operators Python defaults, so that a test names only what it is about.
 """
 
+import os
+
 import torch
 import torch.nn.functional as F
 
@@ -303,11 +305,19 @@ TOLERANCE = {
 }
 
 
-def assert_near(got, want, dtype=None, slack=1.0):
-    """Compares with a float64 reference at `slack` times the tolerance of `dtype` (default: got's)."""
+def assert_near(got, want, dtype=None, slack=1.0, least=0.05):
+    """Compares with a float64 reference at `slack` times the tolerance of `dtype` (default: got's).
+
+    `least` is what the largest value counts as at least.
+    """
     assert got.shape == want.shape
     want = want.double()
-    # At least 0.05: a loss of exactly 0 is a difference of logits of order 1.
-    scale = want.abs().max().clamp(min=0.05).item() if want.numel() else 1.0
+    # By default 0.05: a loss of exactly 0 is a difference of logits of order 1.
+    scale = want.abs().max().clamp(min=least).item() if want.numel() else 1.0
     tolerance = slack * TOLERANCE[dtype or got.dtype]
     torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance * scale)
+
+
+def examples(count):
+    """How many random problems a test tries: `count`, times FUSEBOARD_FUZZ if that is set."""
+    return int(count * float(os.environ.get("FUSEBOARD_FUZZ", "1")))

@@ -16,6 +16,7 @@ from tests.client_py.ops.reference import (
     assert_near,
     call_cross_entropy,
     cross_entropy,
+    examples,
 )
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -67,7 +68,7 @@ def test_all_options_together_equal_float64(handle_of, device, dtype, in_loss):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.integers(0, 9),
     vocab=st.integers(1, 70),

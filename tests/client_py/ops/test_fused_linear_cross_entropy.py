@@ -12,6 +12,7 @@ from tests.client_py.ops.reference import (
     SUM,
     assert_near,
     call_linear_cross_entropy,
+    examples,
     linear_cross_entropy,
 )
 
@@ -66,7 +67,7 @@ def test_values_and_gradients_equal_float64(handle_of, device, dtype, reduction,
     compare(tensors, target, handle_of("cross_entropy"), chunk_bytes=8192, reduction=reduction)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.integers(0, 12),
     vocab=st.integers(1, 70),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
 from tests.client_py.ops.linear_jsd import call_linear_jsd, linear_jsd, problem
-from tests.client_py.ops.reference import assert_near
+from tests.client_py.ops.reference import assert_near, examples
 from tests.client_py.ops.row_losses import DTYPES, IGNORED
 
 BETAS = [0.0, 0.3, 0.5, 1.0]
@@ -69,7 +69,7 @@ def test_loss_and_gradients_equal_float64(handle_of, device, dtype, beta, ignore
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     rows=st.integers(0, 12),
     vocab=st.integers(1, 70),

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near, call_scaled_cross_entropy, token_losses
+from tests.client_py.ops.reference import (
+    assert_near,
+    call_scaled_cross_entropy,
+    examples,
+    token_losses,
+)
 from tests.client_py.ops.test_fused_linear_cross_entropy import DTYPES, problem
 
 BOTH = (True, True)
@@ -61,7 +66,7 @@ def test_values_and_gradients_equal_float64(handle_of, device, dtype, used, igno
     compare(tensors, target, handle_of("cross_entropy"), used, 8192, temperature=0.7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     rows=st.integers(0, 12),
     vocab=st.integers(1, 70),

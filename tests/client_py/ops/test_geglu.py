@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near
+from tests.client_py.ops.reference import assert_near, examples
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 FORMS = [True, False]
@@ -132,7 +132,7 @@ def test_float64_passes_gradcheck(handle_of, tanh, rounding):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rows=st.integers(0, 5),
     cols=st.integers(1, 70),

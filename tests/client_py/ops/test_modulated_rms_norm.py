@@ -14,6 +14,7 @@ from tests.client_py.ops.reference import (
     NONE_CASTING,
     assert_near,
     exact_rms_norm,
+    examples,
     llama_rms_norm,
 )
 
@@ -154,7 +155,7 @@ def test_the_kernel_takes_every_shape(device):
     assert after["fallback"] == before["fallback"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batch=st.integers(1, 4),
     rows=st.integers(1, 70),
@@ -181,6 +182,16 @@ def test_some_gradients_only(handle_of, device):
         want = torch.autograd.grad(exact(*inputs).square().sum(), asked)
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
+def test_the_composite_takes_one_position_per_example():
+    tensors = [leaf((5, 1, 16)), leaf((5, 16)), leaf((5, 16))]
+    y = call(tensors[0], None, *tensors[1:])
+    got = torch.autograd.grad(y.sum(), tensors)
+    doubles = [t.detach().double().requires_grad_() for t in tensors]
+    want = torch.autograd.grad(exact(doubles[0], None, *doubles[1:]).sum(), doubles)
+    for a, b in zip(got, want, strict=True):
+        assert_near(a, b)
 
 
 def test_float64_passes_gradcheck(handle_of):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near
+from tests.client_py.ops.reference import assert_near, examples
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 OPERATION = "relu_squared"
@@ -68,7 +68,7 @@ def test_any_strides_and_expanded_gradients(handle_of, device):
         assert torch.equal(got[0], torch.autograd.grad(native(x).sum(), x)[0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rows=st.integers(0, 5),
     cols=st.integers(1, 70),

@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near, call_rope, rope
+from tests.client_py.ops.reference import assert_near, call_rope, examples, rope
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -431,7 +431,7 @@ def strided(shape, order, pad, offset, dtype, device):
     return view.permute(*[order.index(i) for i in range(3)], 3)
 
 
-@hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=examples(150), deadline=None, derandomize=True)
 @hypothesis.given(problems())
 def test_any_problem_equals_float64(p):
     torch.manual_seed(p["seed"])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
+from tests.client_py.ops.reference import examples
 from tests.client_py.ops.row_losses import (
     BATCHMEAN,
     DTYPES,
@@ -53,7 +54,7 @@ def test_values_and_gradients_equal_float64(loss, handle_of, device, dtype, shap
         compare(loss, x, y, handle_of(loss.operation), reduction)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.integers(1, 9),
     cols=st.integers(1, 70),

@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near, call_selected_log_probs, token_losses
+from tests.client_py.ops.reference import (
+    assert_near,
+    call_selected_log_probs,
+    examples,
+    token_losses,
+)
 from tests.client_py.ops.test_fused_linear_cross_entropy import DTYPES, problem
 
 
@@ -46,7 +51,7 @@ def test_values_and_gradients_equal_float64(handle_of, device, dtype, ignored):
     compare(tensors, target, handle_of("cross_entropy"), chunk_bytes=8192, temperature=0.7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     rows=st.integers(0, 12),
     vocab=st.integers(1, 70),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near
+from tests.client_py.ops.reference import assert_near, examples
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ops = torch.ops.fuseboard
@@ -42,7 +42,7 @@ def test_values_and_gradients_equal_float64(handle_of, device, dtype, shape):
     compare(x, handle_of("softmax"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     rows=st.integers(0, 9),
     cols=st.integers(0, 70),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client_py.ops.conftest import load
-from tests.client_py.ops.reference import assert_near
+from tests.client_py.ops.reference import assert_near, examples
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -256,7 +256,7 @@ def test_no_packed_call_leaves_the_kernel(device, interleaved):
     assert after["fallback"] == before["fallback"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.integers(0, 5),
     cols=st.integers(1, 40),

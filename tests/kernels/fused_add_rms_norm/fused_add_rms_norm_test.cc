@@ -99,9 +99,10 @@ class FusedAddRmsNormTest : public ::testing::TestWithParam<int> {
   }
 };
 
-// No rows, one element, a width that no vector divides, several blocks, rows that share a block.
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 16},   {1, 1},    {3, 1000}, {5, 37},
-                                                   {2, 4097}, {70, 128}, {3, 8192}};
+// No rows, one element, a width that no vector divides, several blocks, rows that share a block,
+// rows of clusters of 4 and 16 blocks.
+constexpr std::pair<int64_t, int64_t> kShapes[] = {
+    {0, 16}, {1, 1}, {3, 1000}, {5, 37}, {2, 4097}, {70, 128}, {3, 8192}, {3, 20488}, {2, 140000}};
 
 TEST_P(FusedAddRmsNormTest, SumIsExactAndTheNormIsOfTheRoundedSum) {
   for (const auto& [rows, hidden] : kShapes) {

@@ -7,7 +7,7 @@ namespace {
 
 // 16 channels of 64 x 64 in bf16.
 static_assert(SelectForward(90, 8192) ==
-              Policy{.packs = 8, .threads = 512, .groups_per_block = 1, .cluster = 2});
+              Policy{.packs = 8, .threads = 1024, .groups_per_block = 1, .cluster = 1});
 static_assert(SelectBackward(90, 8192) ==
               Policy{.packs = 4, .threads = 512, .groups_per_block = 1, .cluster = 4});
 // One channel of 8 x 8 in bf16.

@@ -165,10 +165,11 @@ class LayerNormTest : public ::testing::TestWithParam<int> {
   }
 };
 
-// No rows, one element, a width that no vector divides, several blocks, rows that share a block, a
-// row of a cluster.
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 16},   {1, 1},    {3, 1000}, {5, 37},
-                                                   {2, 4097}, {70, 128}, {3, 8192}, {2, 65536}};
+// No rows, one element, a width that no vector divides, several blocks, rows that share a block,
+// rows of a cluster of several sizes.
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 16},    {1, 1},     {3, 1000},  {5, 37},
+                                                   {2, 4097},  {70, 128},  {3, 8192},  {3, 5128},
+                                                   {3, 20488}, {2, 65536}, {2, 140000}};
 
 TEST_P(LayerNormTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
   for (const auto& [rows, hidden] : kShapes) {
@@ -182,6 +183,16 @@ TEST_P(LayerNormTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
       Backward(c, {});
     }
   }
+}
+
+TEST_P(LayerNormTest, ManyWideRowsPerClusterAreAddedUp) {
+  const Case c = {.rows = 130,
+                  .hidden = 20488,
+                  .dtype = FB_BF16,
+                  .weight_dtype = FB_BF16,
+                  .bias_dtype = FB_BF16};
+  Forward(c);
+  Backward(c, {});
 }
 
 TEST_P(LayerNormTest, ManyRowsPerBlockAreAddedUp) {

@@ -88,6 +88,17 @@ TEST_P(ModulatedRmsNormTest, ForwardAgreesWithDouble) {
   }
 }
 
+// Slices of so many rows that, on a GPU of 132 multiprocessors, a block goes through them row by
+// row.
+TEST_P(ModulatedRmsNormTest, GradientsOfLongSlicesAgreeWithDouble) {
+  for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
+    Backward({.norm = {.rows = 16000, .hidden = 1000, .x_dtype = FB_BF16, .weight_dtype = weight},
+              .groups = 2,
+              .scale_dtype = FB_BF16,
+              .shift_dtype = FB_BF16});
+  }
+}
+
 TEST_P(ModulatedRmsNormTest, GradientsAgreeWithDouble) {
   for (const Shape& shape : kShapes) {
     for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {

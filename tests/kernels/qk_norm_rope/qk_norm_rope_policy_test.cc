@@ -12,6 +12,9 @@ static_assert(SelectPolicy<Cut<256, 4, 2>>(8, 8, 4096, false) ==
               Policy{.width = 8, .head_lanes = 2, .token_lanes = 16});
 static_assert(SelectPolicy<Cut<128, 2, 3>>(8, 40, 4096, false) ==
               Policy{.width = 8, .head_lanes = 4, .token_lanes = 4});
+// A turn is a tile of its own where two floats are worked on at a time: 32 heads in two.
+static_assert(CutHeads<Cut<64, 2, 5>>(8, 32, 4096).turns == 2);
+static_assert(CutHeads<Cut<128, 4, 4>>(8, 32, 4096).turns == 1);
 // Heads of 80 elements: 5 of 8 threads have work.
 static_assert(SelectPolicy<Cut<256, 4, 2>>(5, 32, 4096, false).width == 8);
 // One token.
@@ -63,6 +66,10 @@ TEST(QkNormRopePolicyTest, EveryHeadAndPositionIsCoveredWithinTheBlock) {
   ExpectGoodPolicies<BackwardInterleavedCut>();
   ExpectGoodPolicies<BackwardAllHeadsCut>();
   ExpectGoodPolicies<BackwardManyHeadsCut>();
+  ExpectGoodPolicies<PackedForwardCut>();
+  ExpectGoodPolicies<PackedBackwardCut>();
+  ExpectGoodPolicies<RowForwardCut>();
+  ExpectGoodPolicies<RowBackwardCut>();
 }
 
 TEST(QkNormRopePolicyTest, BlocksAreSharedInProportionAndNoneIsWithout) {

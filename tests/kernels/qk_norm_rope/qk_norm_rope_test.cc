@@ -63,18 +63,25 @@ TEST_P(QkNormRopeTest, AnyNumberOfHeadsAndPositions) {
                          {1, 1, kNoHeads, 2500, 512}}) {
     for (const int32_t all_heads : {0, 1}) {
       for (const char* order : {"bsh", "bhs"}) {
-        ExpectBoth({.rope = {.batch = s.batch,
-                             .heads = s.heads,
-                             .k_heads = s.k_heads,
-                             .positions = s.positions,
-                             .dim = s.dim,
-                             .rotary_dim = s.dim,
-                             .dtype = FB_BF16,
-                             .table_dtype = FB_BF16,
-                             .in = {.order = order},
-                             .out = {.order = order}},
-                    .weight_dtype = FB_BF16,
-                    .all_heads = all_heads});
+        Case c = {.rope = {.batch = s.batch,
+                           .heads = s.heads,
+                           .k_heads = s.k_heads,
+                           .positions = s.positions,
+                           .dim = s.dim,
+                           .rotary_dim = s.dim,
+                           .dtype = FB_BF16,
+                           .table_dtype = FB_BF16,
+                           .in = {.order = order},
+                           .out = {.order = order}},
+                  .weight_dtype = FB_BF16,
+                  .all_heads = all_heads};
+        ExpectBoth(c);
+        c.rope.round_products = 1;
+        ExpectBoth(c);
+        // OLMo2's tables are of f32.
+        c.rope.table_dtype = FB_F32;
+        c.casting = FB_CASTING_GEMMA;
+        ExpectBoth(c);
       }
     }
   }
@@ -86,12 +93,16 @@ TEST_P(QkNormRopeTest, HeadsMayLieInAnyOrderApartAndUnaligned) {
       for (const int64_t pad : {0, 8, 1}) {
         for (const int64_t offset : {0, 1}) {
           for (const int32_t all_heads : {0, 1}) {
-            ExpectBoth({.rope = {.dim = 32,
-                                 .rotary_dim = 32,
-                                 .dtype = dtype,
-                                 .in = {.order = order, .pad = pad, .offset = offset},
-                                 .out = {.order = "bhs", .pad = pad}},
-                        .all_heads = all_heads});
+            Case c = {.rope = {.dim = 32,
+                               .rotary_dim = 32,
+                               .dtype = dtype,
+                               .in = {.order = order, .pad = pad, .offset = offset},
+                               .out = {.order = "bhs", .pad = pad}},
+                      .all_heads = all_heads};
+            ExpectBoth(c);
+            c.rope.table_dtype = c.weight_dtype = dtype;
+            c.rope.round_products = 1;
+            ExpectBoth(c);
           }
         }
       }
@@ -102,11 +113,14 @@ TEST_P(QkNormRopeTest, HeadsMayLieInAnyOrderApartAndUnaligned) {
 TEST_P(QkNormRopeTest, AnExpandedUpstreamGradientIsReadAsItLies) {
   for (const char* expanded : {"bhs", "s", "h", "b"}) {
     for (const int32_t all_heads : {0, 1}) {
-      ExpectBackward(
-          {.rope = {.dim = 64, .rotary_dim = 64, .dtype = FB_BF16, .in = {.expanded = expanded}},
-           .weight_dtype = FB_BF16,
-           .all_heads = all_heads},
-          GetParam());
+      Case c = {
+          .rope = {.dim = 64, .rotary_dim = 64, .dtype = FB_BF16, .in = {.expanded = expanded}},
+          .weight_dtype = FB_BF16,
+          .all_heads = all_heads};
+      ExpectBackward(c, GetParam());
+      c.rope.table_dtype = FB_BF16;
+      c.rope.round_products = 1;
+      ExpectBackward(c, GetParam());
     }
   }
 }

@@ -94,12 +94,22 @@ TEST_P(RmsNormTest, BackwardAgreesWithDoubleOnAllDTypesAndShapes) {
 }
 
 TEST_P(RmsNormTest, TheWidestRowsAgreeWithDouble) {
-  // On sm_90: 4 and 8 blocks per row, then, for f32 backward, the looping kernel.
+  // On sm_90: 8 and 16 blocks per row; then, for f32, the looping kernel in the backward.
   for (const int64_t hidden : {65536, 131072, 262144}) {
     for (const int32_t dtype : {FB_F32, FB_BF16}) {
       ExpectForward({.rows = 2, .hidden = hidden, .x_dtype = dtype, .weight_dtype = dtype});
       ExpectBackward({.rows = 2, .hidden = hidden, .x_dtype = dtype, .weight_dtype = dtype});
     }
+  }
+}
+
+TEST_P(RmsNormTest, ManyOfTheWidestRowsAgreeWithDouble) {
+  // On an H200 7 clusters of 16 blocks, or 60 of 4: several rows to each.
+  for (const Shape& shape : {Shape{30, 140000}, {130, 20488}}) {
+    ExpectForward(
+        {.rows = shape.rows, .hidden = shape.hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16});
+    ExpectBackward(
+        {.rows = shape.rows, .hidden = shape.hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16});
   }
 }
 

@@ -20,8 +20,9 @@ struct Dims {
   int64_t dim;
   int64_t rotary_dim;
 };
-constexpr Dims kDims[] = {{128, 128}, {64, 16}, {80, 32}, {96, 96}, {72, 72}, {64, 24}, {24, 8},
-                          {2, 2},     {7, 2},   {14, 14}, {33, 32}, {40, 6},  {256, 64}};
+constexpr Dims kDims[] = {{128, 128}, {80, 80}, {512, 512}, {64, 16}, {80, 32},
+                          {96, 96},   {72, 72}, {64, 24},   {24, 8},  {2, 2},
+                          {7, 2},     {14, 14}, {33, 32},   {40, 6},  {256, 64}};
 
 class RopeTest : public ::testing::TestWithParam<int> {
  protected:
@@ -59,7 +60,10 @@ TEST_P(RopeTest, BothFormsAgreeWithDoubleOnAllDTypesAndDims) {
                     .in = {.order = order},
                     .out = {.order = order}};
           ExpectBothPhases(c);
+          c.round_products = 1;
+          ExpectBothPhases(c);
           c.per_pair = true;
+          ExpectBothPhases(c);
           c.table_dtype = FB_F32;
           ExpectBothPhases(c);
         }
@@ -97,14 +101,17 @@ TEST_P(RopeTest, SectionsTakeTheirFactorsFromTheirStream) {
     for (const int32_t dtype : kDTypes) {
       for (const int32_t interleaved : {0, 1}) {
         for (const bool per_pair : {false, true}) {
-          const Case c = {.dim = 136,
-                          .rotary_dim = 128,
-                          .dtype = dtype,
-                          .table_dtype = dtype,
-                          .interleaved = interleaved,
-                          .per_pair = per_pair,
-                          .table_batch = 2,
-                          .sections = sections};
+          Case c = {.dim = 136,
+                    .rotary_dim = 128,
+                    .dtype = dtype,
+                    .table_dtype = dtype,
+                    .interleaved = interleaved,
+                    .per_pair = per_pair,
+                    .table_batch = 2,
+                    .sections = sections};
+          ExpectBothPhases(c);
+          c.dim = 128;
+          c.round_products = 1;
           ExpectBothPhases(c);
         }
       }
@@ -117,11 +124,15 @@ TEST_P(RopeTest, HeadsMayLieInAnyOrderApartAndUnaligned) {
     for (const char* order : {"bsh", "bhs", "sbh", "shb", "hbs", "hsb"}) {
       for (const int64_t pad : {0, 8, 4, 1}) {
         for (const int64_t offset : {0, 4, 1}) {
-          ExpectBothPhases({.dim = 32,
-                            .rotary_dim = 32,
-                            .dtype = dtype,
-                            .in = {.order = order, .pad = pad, .offset = offset},
-                            .out = {.order = "bhs", .pad = pad}});
+          Case c = {.dim = 32,
+                    .rotary_dim = 32,
+                    .dtype = dtype,
+                    .in = {.order = order, .pad = pad, .offset = offset},
+                    .out = {.order = "bhs", .pad = pad}};
+          ExpectBothPhases(c);
+          c.table_dtype = dtype;
+          c.round_products = 1;
+          ExpectBothPhases(c);
         }
       }
     }
@@ -130,8 +141,11 @@ TEST_P(RopeTest, HeadsMayLieInAnyOrderApartAndUnaligned) {
 
 TEST_P(RopeTest, AnExpandedUpstreamGradientIsReadAsItLies) {
   for (const char* expanded : {"bhs", "s", "h", "b"}) {
-    ExpectPhase({.dim = 64, .rotary_dim = 64, .dtype = FB_BF16, .in = {.expanded = expanded}},
-                FB_BACKWARD);
+    Case c = {.dim = 64, .rotary_dim = 64, .dtype = FB_BF16, .in = {.expanded = expanded}};
+    ExpectPhase(c, FB_BACKWARD);
+    c.table_dtype = FB_BF16;
+    c.round_products = 1;
+    ExpectPhase(c, FB_BACKWARD);
   }
 }
 
@@ -151,24 +165,28 @@ TEST_P(RopeTest, AnyNumberOfHeadsAndPositions) {
                          {1, 2, 1, 3, 1022}}) {
     for (const int32_t interleaved : {0, 1}) {
       for (const char* order : {"bsh", "bhs"}) {
-        ExpectBothPhases({.batch = s.batch,
-                          .heads = s.heads,
-                          .k_heads = s.k_heads,
-                          .positions = s.positions,
-                          .dim = s.dim,
-                          .rotary_dim = s.dim,
-                          .dtype = FB_BF16,
-                          .table_dtype = FB_BF16,
-                          .interleaved = interleaved,
-                          .in = {.order = order},
-                          .out = {.order = order}});
+        Case c = {.batch = s.batch,
+                  .heads = s.heads,
+                  .k_heads = s.k_heads,
+                  .positions = s.positions,
+                  .dim = s.dim,
+                  .rotary_dim = s.dim,
+                  .dtype = FB_BF16,
+                  .table_dtype = FB_BF16,
+                  .interleaved = interleaved,
+                  .in = {.order = order},
+                  .out = {.order = order}};
+        ExpectBothPhases(c);
+        c.round_products = 1;
+        ExpectBothPhases(c);
       }
     }
   }
 }
 
 TEST_P(RopeTest, EitherTensorMayBeAbsentFromTheBackward) {
-  Case c = {.dim = 32, .rotary_dim = 32, .dtype = FB_F16};
+  Case c = {
+      .dim = 32, .rotary_dim = 32, .dtype = FB_F16, .table_dtype = FB_F16, .round_products = 1};
   const KernelCall both = ExpectPhase(c, FB_BACKWARD);
   c.k_heads = kNoHeads;
   EXPECT_EQ(ExpectPhase(c, FB_BACKWARD).outputs[0].image(), both.outputs[0].image());

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -55,6 +56,23 @@ class Rotating {
   }
 
   char* base() const { return base_; }
+  // bf16 values around `mean`, as of a uniform distribution of deviation 1, repeated every 8 MiB.
+  void FillBf16(float mean) const {
+    std::vector<uint16_t> values(size_t{4} << 20);
+    uint32_t state = 1;
+    for (uint16_t& value : values) {
+      state = state * 1664525u + 1013904223u;
+      const float v = mean + (static_cast<float>(state >> 8) * 0x1p-24f - 0.5f) * 3.4641f;
+      uint32_t word;
+      std::memcpy(&word, &v, sizeof(word));
+      value = static_cast<uint16_t>(word >> 16);
+    }
+    const auto chunk = static_cast<int64_t>(values.size() * 2);
+    for (int64_t at = 0; at < bytes_; at += chunk) {
+      Check(cudaMemcpy(base_ + at, values.data(), static_cast<size_t>(std::min(chunk, bytes_ - at)),
+                       cudaMemcpyHostToDevice));
+    }
+  }
   FbTensor Matrix(int64_t rows, int64_t cols, int32_t dtype, int turn) const {
     const int64_t bytes = rows * cols * (dtype == FB_F32 ? 4 : 2);
     const int64_t turns = std::max<int64_t>(bytes_ / bytes, 1);

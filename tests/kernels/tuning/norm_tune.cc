@@ -32,7 +32,7 @@ FbTensor Vector(char* base, int64_t size, int32_t dtype) {
 }
 
 struct Bench {
-  tuning::Rotating x{kBytes, 0x3c};
+  tuning::Rotating x{kBytes};
   tuning::Rotating dy{kBytes};
   tuning::Rotating y{kBytes};
   tuning::Rotating weight{kSmallBytes};
@@ -56,10 +56,12 @@ struct RmsNorm {
   static constexpr const char* kName = "rms_norm";
 
   static Policy ForwardPolicy(int sm, int64_t row_packs) {
-    return rms_norm::SelectForward(sm, row_packs);
+    const Policy wide = rms_norm::SelectWideForward(sm, row_packs, 1);
+    return wide.packs != 0 ? wide : rms_norm::SelectForward(sm, row_packs);
   }
   static Policy BackwardPolicy(int sm, int64_t row_packs) {
-    return rms_norm::SelectBackward(sm, row_packs, 2, 2);
+    const Policy wide = rms_norm::SelectWideBackward(sm, row_packs, 2);
+    return wide.packs != 0 ? wide : rms_norm::SelectBackward(sm, row_packs, 2, 2);
   }
   static int Load() { return rms_norm::LoadForwardKernels() + rms_norm::LoadBackwardKernels(); }
 
@@ -88,10 +90,12 @@ struct LayerNorm {
   static constexpr const char* kName = "layer_norm";
 
   static Policy ForwardPolicy(int sm, int64_t row_packs) {
-    return layer_norm::SelectForward(sm, row_packs);
+    const Policy wide = layer_norm::SelectWideForward(sm, row_packs);
+    return wide.packs != 0 ? wide : layer_norm::SelectForward(sm, row_packs);
   }
   static Policy BackwardPolicy(int sm, int64_t row_packs) {
-    return layer_norm::SelectBackward(sm, row_packs, 2);
+    const Policy wide = layer_norm::SelectWideBackward(sm, row_packs);
+    return wide.packs != 0 ? wide : layer_norm::SelectBackward(sm, row_packs, 2);
   }
   static int Load() { return layer_norm::LoadForwardKernels() + layer_norm::LoadBackwardKernels(); }
 
@@ -129,11 +133,12 @@ void TimeAll(const Bench& bench, FbPhase phase, Shape s, const std::vector<Polic
     const auto bytes = static_cast<double>(s.rows * s.hidden * (phase == FB_FORWARD ? 4 : 6));
     std::printf(
         "%s %-8s %7lld x %-7lld packs %d threads %4d rows %2d cluster %d blocks/sm %d stages %d "
-        "shared weight %d %8.1f us %5.1f %%%s\n",
+        "shared weight %d wide %d %8.1f us %5.1f %%%s\n",
         Operation::kName, phase == FB_FORWARD ? "forward" : "backward",
         static_cast<long long>(s.rows), static_cast<long long>(s.hidden), p.packs,
         p.threads_per_row, p.rows_per_block, p.cluster, p.blocks_per_sm, p.stages, p.shared_weight,
-        us, 100.0 * bytes / us / bench.copy_rate, p == candidates.front() ? "  <- policy" : "");
+        p.wide, us, 100.0 * bytes / us / bench.copy_rate,
+        p == candidates.front() ? "  <- policy" : "");
   }
 }
 
@@ -202,6 +207,10 @@ int Main(int argc, char** argv) {
   }
   const auto wants = [&](const char* name) { return argc < 2 || std::strcmp(argv[1], name) == 0; };
   const Bench bench;
+  bench.x.FillBf16(0.0f);
+  bench.dy.FillBf16(0.0f);
+  bench.weight.FillBf16(1.0f);
+  bench.bias.FillBf16(0.0f);
   if (wants(RmsNorm::kName)) Tune<RmsNorm>(bench, widths);
   if (wants(LayerNorm::kName)) Tune<LayerNorm>(bench, widths);
   return EXIT_SUCCESS;

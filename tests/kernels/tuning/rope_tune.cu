@@ -10,10 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "kernels/common/launch.cuh"
 #include "kernels/rope/rope.cuh"
+#include "kernels/rope/rope_packed.cuh"
+#include "tests/kernels/tuning/bf16_bits.cuh"
 
 namespace fuseboard::rope {
 namespace {
@@ -71,6 +74,11 @@ struct Bench {
     const double ms =
         MedianMs([&] { Check(cudaMemcpyAsync(out[0], in[0], kQBytes, cudaMemcpyDeviceToDevice)); });
     copy_rate = 2.0 * static_cast<double>(kQBytes) / ms;
+    for (int i = 0; i < 2; ++i) {
+      tuning::FillBits(in[i], i == 0 ? kQBytes : kKBytes, 1 + i);
+    }
+    tuning::FillBits(cos, kPositions * kDim * 2, 3);
+    tuning::FillBits(sin, kPositions * kDim * 2, 4);
     std::printf("copy %.3f TB/s\n", copy_rate / 1e9);
   }
 };
@@ -110,6 +118,21 @@ Call CallFor(const Bench& bench, const Variant& variant, bool interleaved) {
   return call;
 }
 
+void Print(const Bench& bench, const Variant& variant, const char* form, const char* cut,
+           double ms) {
+  const double bytes = 2.0 * static_cast<double>(kQBytes + kKBytes);
+  std::printf("%-11s %-16s tables %-4s %-5s %s  %.4f ms %5.1f %%\n", form,
+              variant.tokens_inside ? "positions inside" : "heads inside",
+              variant.wide_tables ? "f32" : "bf16", variant.round_products ? "round" : "", cut, ms,
+              100 * bytes / bench.copy_rate / ms);
+}
+
+template <typename C>
+std::string NameOf() {
+  return "threads " + std::to_string(C::kThreads) + " unroll " + std::to_string(C::kUnroll) +
+         " blocks/sm " + std::to_string(C::kBlocksPerSm);
+}
+
 template <bool kWithin, typename C>
 void Time(const Bench& bench, const Variant& variant) {
   const Call call = CallFor(bench, variant, kWithin);
@@ -119,18 +142,46 @@ void Time(const Bench& bench, const Variant& variant) {
   plan.tokens_inside = variant.tokens_inside;
   const Policy policy = SelectPolicy<C>(plan.slots, kQHeads + kKHeads, kPositions);
   plan.tiles = TilesOf(policy, kBatch, kPositions);
+  plan.batch_tiles = ReciprocalOf(static_cast<uint32_t>(plan.tiles.per_batch));
   const int inner = plan.tokens_inside ? policy.token_lanes : policy.head_lanes;
   const int outer = plan.tokens_inside ? policy.head_lanes : policy.token_lanes;
   const LaunchShape shape = {.blocks = plan.tiles.count,
                              .threads = dim3(policy.slots, inner, outer)};
   const double ms = MedianMs(
       [&] { Check(LaunchKernel(RopeKernel<BFloat16, kLanes, kWithin, C>, shape, call, plan)); });
-  const double bytes = 2.0 * static_cast<double>(kQBytes + kKBytes);
-  std::printf(
-      "%-11s %-16s tables %-4s %-5s threads %4d unroll %d blocks/sm %2d  %.4f ms %5.1f %%\n",
-      kWithin ? "interleaved" : "half", variant.tokens_inside ? "positions inside" : "heads inside",
-      variant.wide_tables ? "f32" : "bf16", variant.round_products ? "round" : "", C::kThreads,
-      C::kUnroll, C::kBlocksPerSm, ms, 100 * bytes / bench.copy_rate / ms);
+  Print(bench, variant, kWithin ? "interleaved" : "half", NameOf<C>().c_str(), ms);
+}
+
+template <typename C>
+void TimePackedVariant(const Bench& bench, const Variant& variant) {
+  const Call call = CallFor(bench, variant, false);
+  PackedPlan plan;
+  if (!CutPacked<C>(call.rotation, call.in, kLanes, &plan)) return;
+  const LaunchShape shape = {.blocks = plan.side[0].blocks + plan.side[1].blocks,
+                             .threads = dim3(C::kThreads)};
+  const double ms =
+      MedianMs([&] { Check(LaunchKernel(RopePackedKernel<BFloat16, C>, shape, call, plan)); });
+  Print(bench, variant, "packed", NameOf<C>().c_str(), ms);
+}
+
+// Two floats at a time: where products are rounded.
+template <typename C>
+void TimePacked(const Bench& bench) {
+  TimePackedVariant<C>(bench, {false, false, true});
+  TimePackedVariant<C>(bench, {true, false, true});
+}
+
+// The bits are those of the kernel that works in floats.
+void CheckPacked(const Bench& bench) {
+  for (const bool tokens_inside : {false, true}) {
+    Time<false, Cut<256, 4, 2>>(bench, {tokens_inside, false, true});
+    void* expected = Allocate(kQBytes);
+    Check(cudaMemcpy(expected, bench.out[0], kQBytes, cudaMemcpyDeviceToDevice));
+    Check(cudaMemset(bench.out[0], 0xff, kQBytes));
+    TimePackedVariant<Cut<256, 4, 4>>(bench, {tokens_inside, false, true});
+    tuning::Difference().Print(bench.out[0], expected, kQBytes / 2, "q");
+    Check(cudaFree(expected));
+  }
 }
 
 template <typename C>
@@ -164,8 +215,26 @@ void TimeUnrolls(const Bench& bench) {
 }  // namespace fuseboard::rope
 
 int main() {
+  using fuseboard::rope::Cut;
   const fuseboard::rope::Bench bench;
-  fuseboard::rope::TimeUnrolls<64>(bench);
-  fuseboard::rope::TimeUnrolls<128>(bench);
-  fuseboard::rope::TimeUnrolls<256>(bench);
+  fuseboard::rope::CheckPacked(bench);
+  fuseboard::rope::TimePacked<Cut<64, 4, 12>>(bench);
+  fuseboard::rope::TimePacked<Cut<64, 5, 12>>(bench);
+  fuseboard::rope::TimePacked<Cut<64, 5, 16>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 2, 12>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 4, 6>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 4, 8>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 5, 4>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 5, 6>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 5, 8>>(bench);
+  fuseboard::rope::TimePacked<Cut<128, 10, 4>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 2, 6>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 3, 5>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 4, 3>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 4, 4>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 5, 2>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 5, 3>>(bench);
+  fuseboard::rope::TimePacked<Cut<256, 5, 4>>(bench);
+  fuseboard::rope::TimePacked<Cut<320, 4, 3>>(bench);
+  fuseboard::rope::TimePacked<Cut<512, 5, 2>>(bench);
 }

@@ -1,0 +1,120 @@
+"""How far results and gradients are from float64, beside the plain PyTorch that they replace.
+
+Root mean squares over seeds, in which options and shapes vary too: at most 1.05 times native's in the same
+dtype, or 0.6 of a unit in the last place, which is what one rounding costs at worst, nearly.
+"""
+
+import math
+import random
+
+import pytest
+import torch
+
+from tests.client_py.ops.catalogue import OPERATIONS, name_of
+from tests.client_py.ops.conftest import load
+from tests.client_py.ops.problems import DTYPES, Source, outputs_of
+from tests.client_py.ops.reference import (
+    SUM,
+    call_linear_cross_entropy,
+    examples,
+    linear_cross_entropy,
+)
+
+SEEDS = range(100, 100 + examples(12))
+OF_NATIVE, OF_ULP = 1.05, 0.6
+# A loss is one number for each seed, too few to tell 5 %.
+OF_ULP_OF_A_LOSS = 1.0
+# On the CPU the fp32 kernels round once more than torch's at places and have an exponential of their own.
+OF_NATIVE_IN_FP32_ON_THE_CPU = 2.0
+
+
+def computed(call, tensors, upstream):
+    """Outputs and gradients; nothing where there is no gradient to compare."""
+    outputs = outputs_of(call(tensors))
+    leaves = [t for t in tensors if t is not None and t.requires_grad]
+    given = [u.to(y.dtype) for u, y in zip(upstream, outputs, strict=True)]
+    gradients = torch.autograd.grad(outputs, leaves, given)
+    return [*outputs, *gradients]
+
+
+def squares(got, want, dtype):
+    """Sums of the squares of errors and of units in the last place, relative to the result's size."""
+    scale = want.square().mean().sqrt().clamp(min=1e-30)
+    ulp = torch.exp2(torch.floor(torch.log2(want.abs().clamp(min=1e-30)))) * torch.finfo(dtype).eps
+    return tuple((t / scale).square().mean().item() for t in (got.double() - want, ulp))
+
+
+def errors_of(operation, dtype, device, kernel, width=None, rows=48, seeds=SEEDS):
+    """By output or gradient: the squares of ours, of native's, of units in the last place."""
+    totals = {}
+    for seed in seeds:
+        source = Source(random.Random(seed), device, dtype, width, layouts=False, accurate=True)
+        problem = operation.make(source, rows)
+        shapes = outputs_of(problem.call(problem.tensors, kernel))
+        upstream = [source.upstream(y) for y in shapes]
+        ours = computed(lambda t, p=problem: p.call(t, kernel), problem.copy(), upstream)
+        native = computed(problem.formula, problem.copy(), upstream)
+        want = computed(
+            problem.formula, problem.copy(torch.float64), [u.double() for u in upstream]
+        )
+        for index, (a, b, w) in enumerate(zip(ours, native, want, strict=True)):
+            if not w.numel() or not (w.isfinite().all() and b.isfinite().all()):
+                continue  # Of nothing, or what native overflows in.
+            mine, ulp = squares(a, w, a.dtype)
+            name = f"output {index}" if index < len(shapes) else f"gradient {index - len(shapes)}"
+            total = totals.setdefault(name, [0.0, 0.0, 0.0])
+            for i, value in enumerate((mine, squares(b, w, a.dtype)[0], ulp)):
+                total[i] += value
+    return totals
+
+
+def check(operation, found, of_native):
+    """Every output and gradient within its bound."""
+    assert found
+    for name, total in found.items():
+        ours, native, ulp = (math.sqrt(value) for value in total)
+        of_ulp = OF_ULP_OF_A_LOSS if operation.is_loss and "output" in name else OF_ULP
+        assert ours <= max(of_native * native, of_ulp * ulp), (
+            f"{name}: {ours:.3g}, native {native:.3g}, unit in the last place {ulp:.3g}"
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
+def test_the_error_is_no_larger_than_natives(operation, device, dtype):
+    found = errors_of(operation, dtype, device, load(operation.library))
+    on_the_cpu = device == "cpu" and dtype == torch.float32
+    check(operation, found, OF_NATIVE_IN_FP32_ON_THE_CPU if on_the_cpu else OF_NATIVE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 5120, 16384, 65536, 131072])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.any_width], ids=name_of)
+def test_the_error_of_wide_rows_is_no_larger_than_natives(operation, dtype, width):
+    kernel = load(operation.library)
+    found = errors_of(operation, dtype, "cuda", kernel, width, rows=16, seeds=SEEDS[:6])
+    check(operation, found, OF_NATIVE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_error_of_dweight_does_not_grow_with_the_number_of_chunks(device, dtype):
+    kernel, rows, vocab = load("cross_entropy"), 512, 96
+    squares_of = dict.fromkeys((1, 4, 16, 64), 0.0)
+    for seed in range(6):
+        source = Source(random.Random(seed), device, dtype, layouts=False)
+        hidden, weight = source.tensor(rows, 32), source.tensor(vocab, 32, scale=0.3)
+        target = torch.randint(vocab, (rows,), generator=source.generator, device=device)
+        doubles = [t.detach().double().requires_grad_() for t in (hidden, weight)]
+        exact, _ = linear_cross_entropy(*doubles, None, target, reduction=SUM)
+        (want,) = torch.autograd.grad(exact, doubles[1])
+        for chunks in squares_of:
+            # The buffer's rows are padded to a multiple of 64 elements of two bytes.
+            loss, _ = call_linear_cross_entropy(
+                hidden, weight, None, target, reduction=SUM, dweight_dtype=2,
+                chunk_bytes=rows // chunks * 128 * 2, kernel=kernel,
+            )  # fmt: skip
+            (got,) = torch.autograd.grad(loss, weight)
+            squares_of[chunks] += (got.double() - want).square().mean().item()
+    for chunks, square in squares_of.items():
+        assert math.sqrt(square) <= 1.05 * math.sqrt(squares_of[1]), (chunks, squares_of)
