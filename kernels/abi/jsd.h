@@ -18,6 +18,15 @@
 // Backward  inputs  0 dloss; 1 input; 2 target; 3 label
 //           outputs 0 dinput
 // and all else about the tensors as in kernels/abi/kl_div.h.
+//
+// Forward from logits, which a forward with two outputs is: the loss of x = log_softmax(input /
+// temperature) and y = log_softmax(target / temperature), and its gradient by the logits.
+//           inputs  0 input [rows, cols]: logits; 1 target [rows, cols]: logits; 2 scale; 3 label
+//           outputs 0 loss; 1 dinput: scale_r * d loss_r / d logits_r, dtype of input, optional;
+//           may
+//                   be the very memory of input (in place), any other overlap with it is refused
+// A row of logits with NaN or +inf in it, or of -inf alone, has a loss and a gradient of NaN;
+// elsewhere a logit of -inf is a probability of 0.
 
 #ifndef KERNELS_ABI_JSD_H_
 #define KERNELS_ABI_JSD_H_
@@ -28,6 +37,7 @@ typedef struct {
   uint32_t struct_size;
   double beta;           // In [0, 1]: the weight of target in the mixture.
   int64_t ignore_index;  // Read only if there is a label.
+  double temperature;    // More than 0. Looked at only by a forward from logits.
 } FbJsdParams;
 
 #endif  // KERNELS_ABI_JSD_H_

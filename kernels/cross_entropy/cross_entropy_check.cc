@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/abi/cross_entropy.h"
+#include "kernels/common/matrix_overlap.h"
 #include "kernels/common/reject.h"
 
 namespace fuseboard::cross_entropy {
@@ -59,22 +60,6 @@ const char* CheckElementAlignment(const char* name, const FbTensor& tensor) {
   return Reject("%s: want memory aligned to its elements, got %" PRId64 " bytes off", name, offset);
 }
 
-// Whether no element of one matrix shares memory with an element of the other: their address
-// ranges are apart, or both have one row stride and their columns lie beside each other in it.
-bool AreDisjoint(const FbTensor& a, const FbTensor& b) {
-  const int64_t bytes = ElementBytesOf(a);
-  const int64_t row_bytes = a.shape[1] * bytes;
-  const auto a_begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data));
-  const auto b_begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.data));
-  const int64_t last_row = a.shape[0] - 1;
-  if (a_begin + last_row * a.stride[0] * bytes + row_bytes <= b_begin) return true;
-  if (b_begin + last_row * b.stride[0] * bytes + row_bytes <= a_begin) return true;
-  if (last_row == 0 || a.stride[0] != b.stride[0] || a.stride[0] == 0) return false;
-  const int64_t pitch = a.stride[0] * bytes;
-  const int64_t shift = ((b_begin - a_begin) % pitch + pitch) % pitch;
-  return shift >= row_bytes && pitch - shift >= row_bytes;
-}
-
 const char* CheckGradient(const FbCall& call, const FbTensor& logits, const FbTensor& dlogits) {
   const int64_t rows = logits.shape[0];
   if (const char* why = CheckOutputMatrix(call, "dlogits", dlogits, rows, logits.shape[1])) {
@@ -82,10 +67,7 @@ const char* CheckGradient(const FbCall& call, const FbTensor& logits, const FbTe
   }
   if (const char* why = CheckDType("dlogits", dlogits, logits.dtype)) return why;
   if (const char* why = CheckElementAlignment("dlogits", dlogits)) return why;
-  if (rows == 0) return nullptr;
-  const bool in_place =
-      dlogits.data == logits.data && (rows == 1 || dlogits.stride[0] == logits.stride[0]);
-  if (in_place || AreDisjoint(logits, dlogits)) return nullptr;
+  if (IsInPlace(logits, dlogits) || AreDisjoint(logits, dlogits)) return nullptr;
   return Reject("dlogits: want the memory of logits or none of it, got an overlap (%p and %p)",
                 dlogits.data, logits.data);
 }

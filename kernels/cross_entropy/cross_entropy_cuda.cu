@@ -49,6 +49,12 @@ cudaError_t LaunchEntropy(const Problem& problem, const CudaTarget& target) {
   });
 }
 
+Pass PassOf(const Problem& problem) {
+  if (problem.dlogits == nullptr) return Pass::kLoss;
+  if (IsPlain(problem)) return Pass::kPlainGradient;
+  return problem.softcap != 0 ? Pass::kCappedGradient : Pass::kGradient;
+}
+
 bool NeedsWeightSum(const Problem& problem) {
   return problem.class_weight != nullptr && problem.label_smoothing != 0;
 }
@@ -139,7 +145,7 @@ int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   const Problem problem = UnpackForward(*call);
   if (problem.rows == 0) return cudaSuccess;
   const Policy policy =
-      SelectPolicy(call->sm, problem.vocab, ElementBytes(problem), problem.dlogits != nullptr);
+      SelectPolicy(call->sm, problem.vocab, ElementBytes(problem), PassOf(problem));
   const CudaTarget target{call->device_index, call->sm_count, call->stream};
   const int32_t error = LaunchForward(problem, policy, target);
   if (error != cudaSuccess || problem.entropy == nullptr) return error;

@@ -3,6 +3,7 @@
 
 #include "kernels/common/dispatch.h"
 #include "kernels/common/launch.cuh"
+#include "kernels/cross_entropy/ring_gradient_kernel.cuh"
 #include "kernels/cross_entropy/ring_kernel.cuh"
 #include "kernels/cross_entropy/ring_launch.h"
 
@@ -13,7 +14,8 @@ constexpr int kMaxCachedDevices = 64;
 
 LaunchShape ShapeOf(const Policy& policy, const CudaTarget& target) {
   LaunchShape shape;
-  shape.threads = static_cast<unsigned>(policy.threads + kWarpThreads);
+  const int more_warps = policy.sum_threads > 0 ? 2 : 1;
+  shape.threads = static_cast<unsigned>(policy.threads + more_warps * kWarpThreads);
   shape.cluster = policy.cluster;
   shape.shared_bytes = policy.slots * policy.chunk_bytes;
   shape.stream = static_cast<cudaStream_t>(target.stream);
@@ -23,19 +25,18 @@ LaunchShape ShapeOf(const Policy& policy, const CudaTarget& target) {
 // How many clusters the device holds at once. More would be a second, mostly idle wave: clusters
 // work through fixed shares of the rows. Fewer than the shared memory allows where a cluster does
 // not divide the multiprocessors of a GPC.
-template <typename M, bool kGradient>
-cudaError_t QueryClusters(const Policy& policy, int* clusters) {
-  const auto kernel = RingKernel<M, kGradient>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           policy.slots * policy.chunk_bytes);
+template <typename Kernel>
+cudaError_t QueryClusters(Kernel kernel, const LaunchShape& shape, int* clusters) {
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
   if (error == cudaSuccess) {
     cudaLaunchAttribute attribute;
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(policy.cluster), 1, 1};
+    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(policy.cluster));
-    config.blockDim = dim3(static_cast<unsigned>(policy.threads + kWarpThreads));
-    config.dynamicSmemBytes = static_cast<size_t>(policy.slots * policy.chunk_bytes);
+    config.gridDim = dim3(static_cast<unsigned>(shape.cluster));
+    config.blockDim = shape.threads;
+    config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
     config.attrs = &attribute;
     config.numAttrs = 1;
     error = cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
@@ -45,19 +46,20 @@ cudaError_t QueryClusters(const Policy& policy, int* clusters) {
 }
 
 // QueryClusters takes microseconds: the last answer per device is kept, with its policy in the
-// word.
-template <typename M, bool kGradient>
-cudaError_t ActiveClusters(const Policy& policy, int device_index, int* clusters) {
+// word. M and kGradient tell the caches of kernels apart.
+template <typename M, bool kGradient, typename Kernel>
+cudaError_t ActiveClusters(Kernel kernel, const LaunchShape& shape, int device_index,
+                           int* clusters) {
   static std::atomic<uint64_t> cache[kMaxCachedDevices];
-  const uint64_t key = uint64_t(policy.slots) * uint64_t(policy.chunk_bytes) << 32 |
-                       uint64_t(policy.cluster) << 26 | uint64_t(policy.threads) << 14;
+  const uint64_t key = uint64_t(shape.shared_bytes) << 32 | uint64_t(shape.cluster) << 26 |
+                       uint64_t(shape.threads.x) << 14;
   const bool cached = device_index >= 0 && device_index < kMaxCachedDevices;
   if (cached) {
     const uint64_t word = cache[device_index].load(std::memory_order_relaxed);
     *clusters = static_cast<int>(word & 0x3fff);
     if ((word & ~uint64_t{0x3fff}) == key && *clusters > 0) return cudaSuccess;
   }
-  const cudaError_t error = QueryClusters<M, kGradient>(policy, clusters);
+  const cudaError_t error = QueryClusters(kernel, shape, clusters);
   if (error != cudaSuccess) return error;
   *clusters = std::min(*clusters, 0x3fff);
   if (cached) {
@@ -66,14 +68,26 @@ cudaError_t ActiveClusters(const Policy& policy, int device_index, int* clusters
   return cudaSuccess;
 }
 
+template <typename M, bool kGradient, typename Kernel, typename... More>
+cudaError_t LaunchWith(Kernel kernel, const Problem& problem, const Policy& policy,
+                       const CudaTarget& target, More... more) {
+  LaunchShape shape = ShapeOf(policy, target);
+  int clusters = 0;
+  const cudaError_t error =
+      ActiveClusters<M, kGradient>(kernel, shape, target.device_index, &clusters);
+  if (error != cudaSuccess) return error;
+  shape.blocks = std::min<int64_t>(problem.rows, clusters) * policy.cluster;
+  return LaunchKernel(kernel, shape, problem, policy.slots, policy.chunk_bytes, more...);
+}
+
 template <typename M, bool kGradient>
 cudaError_t Launch(const Problem& problem, const Policy& policy, const CudaTarget& target) {
-  int clusters = 0;
-  const cudaError_t error = ActiveClusters<M, kGradient>(policy, target.device_index, &clusters);
-  if (error != cudaSuccess) return error;
-  LaunchShape shape = ShapeOf(policy, target);
-  shape.blocks = std::min<int64_t>(problem.rows, clusters) * policy.cluster;
-  return LaunchKernel(RingKernel<M, kGradient>, shape, problem, policy.slots, policy.chunk_bytes);
+  if constexpr (kGradient && !M::kGeneral) {
+    return LaunchWith<M, kGradient>(RingGradientKernel<M>, problem, policy, target,
+                                    policy.sum_threads);
+  } else {
+    return LaunchWith<M, kGradient>(RingKernel<M, kGradient>, problem, policy, target);
+  }
 }
 
 template <typename T>
@@ -101,7 +115,7 @@ int32_t LoadRingKernels() {
     const cudaError_t error = DispatchFloat(dtype, [](auto tag) {
       using T = typename decltype(tag)::type;
       const cudaError_t errors[] = {LoadKernel(RingKernel<Mode<T, false>, false>),
-                                    LoadKernel(RingKernel<Mode<T, false>, true>),
+                                    LoadKernel(RingGradientKernel<Mode<T, false>>),
                                     LoadKernel(RingKernel<Mode<T, true>, false>),
                                     LoadKernel(RingKernel<Mode<T, true>, true>)};
       for (const cudaError_t e : errors) {

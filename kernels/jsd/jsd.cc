@@ -5,6 +5,7 @@
 #include "kernels/jsd/jsd_cpu.h"
 #if defined(FB_HAVE_CUDA)
 #include "kernels/jsd/jsd_cuda.h"
+#include "kernels/jsd/logits_cuda.h"
 #endif
 
 namespace fuseboard::jsd {
@@ -14,8 +15,13 @@ FbKernel MakeTable() {
   FbKernel table = NewTable("jsd");
   row_loss::AddCpu<RejectForward, RejectBackward>(table, FB_CPU_LAUNCH(ForwardCpu),
                                                   FB_CPU_LAUNCH(BackwardCpu));
+  table.entries[FB_FORWARD][FB_CPU].workspace_bytes =
+      ForwardWorkspaceBytes<row_loss::CpuForwardWorkspaceBytes>;
 #if defined(FB_HAVE_CUDA)
   row_loss::AddCuda<RejectForward, RejectBackward, LoadKernels>(table, ForwardCuda, BackwardCuda);
+  table.entries[FB_FORWARD][FB_CUDA].workspace_bytes =
+      ForwardWorkspaceBytes<row_loss::ForwardWorkspaceBytes>;
+  table.prepare = PrepareKernels<LoadKernels, LoadLogitsKernels, LoadRescaleKernels>;
 #endif
   return table;
 }

@@ -1,7 +1,9 @@
 #include "kernels/jsd/jsd_call.h"
 
+#include <cstddef>
+
+#include "kernels/common/matrix_overlap.h"
 #include "kernels/common/reject.h"
-#include "kernels/common/row_loss_call.h"
 
 namespace fuseboard::jsd {
 namespace {
@@ -13,16 +15,62 @@ const char* CheckParams(const FbJsdParams& params) {
   return nullptr;
 }
 
+// A forward from logits as one with the outputs of log-probabilities.
+class Elementwise {
+ public:
+  explicit Elementwise(const FbCall& call)
+      : outputs_{call.outputs[0], {}, call.outputs[1]}, call_(call) {
+    outputs_[1].ndim = -1;
+    call_.outputs = outputs_;
+    call_.num_outputs = 3;
+  }
+  Elementwise(const Elementwise&) = delete;
+  Elementwise& operator=(const Elementwise&) = delete;
+
+  const FbCall& call() const { return call_; }
+
+ private:
+  FbTensor outputs_[3];
+  FbCall call_;
+};
+
+const char* RejectLogits(const FbCall& call, int32_t device_type) {
+  const Elementwise elementwise(call);
+  if (const char* why =
+          row_loss::CheckForward(&elementwise.call(), device_type, sizeof(FbJsdParams))) {
+    return why;
+  }
+  const FbJsdParams& params = ParamsOf(call);
+  if (const char* why = CheckParams(params)) return why;
+  if (!(params.temperature > 0.0)) {
+    return Reject("temperature: want more than 0, got %g", params.temperature);
+  }
+  const FbTensor& input = call.inputs[0];
+  const FbTensor& dinput = call.outputs[1];
+  if (IsAbsent(dinput) || IsInPlace(input, dinput) || AreDisjoint(input, dinput)) return nullptr;
+  return Reject("dinput: want the memory of input or none of it, got an overlap (%p and %p)",
+                dinput.data, input.data);
+}
+
+// Of the parameters that every call has.
+constexpr uint32_t kParamsBytes = offsetof(FbJsdParams, temperature);
+
 }  // namespace
 
 const char* RejectForward(const FbCall* call, int32_t device_type) {
-  const char* why = row_loss::CheckForward(call, device_type, sizeof(FbJsdParams));
+  if (call != nullptr && IsFromLogits(*call)) return RejectLogits(*call, device_type);
+  const char* why = row_loss::CheckForward(call, device_type, kParamsBytes);
   return why != nullptr ? why : CheckParams(ParamsOf(*call));
 }
 
 const char* RejectBackward(const FbCall* call, int32_t device_type) {
-  const char* why = row_loss::CheckBackward(call, device_type, sizeof(FbJsdParams));
+  const char* why = row_loss::CheckBackward(call, device_type, kParamsBytes);
   return why != nullptr ? why : CheckParams(ParamsOf(*call));
+}
+
+row_loss::Call LogitsCallOf(const FbCall& call) {
+  const Elementwise elementwise(call);
+  return row_loss::ForwardCallOf(elementwise.call(), ParamsOf(call).ignore_index);
 }
 
 }  // namespace fuseboard::jsd

@@ -1,17 +1,29 @@
 // A jsd call as its kernels see it. The tensors are those of every row loss
-// (kernels/common/row_loss_call.h).
+// (kernels/common/row_loss_call.h); from logits likewise, without `losses`.
 
 #ifndef KERNELS_JSD_JSD_CALL_H_
 #define KERNELS_JSD_JSD_CALL_H_
 
 #include "kernels/abi/jsd.h"
 #include "kernels/abi/kernel_abi.h"
+#include "kernels/common/row_loss_call.h"
 
 namespace fuseboard::jsd {
 
 // FbEntry::reject_reason of both phases on a device type.
 const char* RejectForward(const FbCall* call, int32_t device_type);
 const char* RejectBackward(const FbCall* call, int32_t device_type);
+
+inline bool IsFromLogits(const FbCall& call) { return call.num_outputs == 2; }
+
+// FbEntry::workspace_bytes of a forward: `elementwise` is that of one from log-probabilities.
+template <uint64_t (*kElementwise)(const FbCall*)>
+uint64_t ForwardWorkspaceBytes(const FbCall* call) {
+  return IsFromLogits(*call) ? 0 : kElementwise(call);
+}
+
+// REQUIRES: the call is a forward from logits that was not rejected.
+row_loss::Call LogitsCallOf(const FbCall& call);
 
 // REQUIRES: the call was not rejected.
 inline const FbJsdParams& ParamsOf(const FbCall& call) {

@@ -5,6 +5,7 @@
 #include "kernels/common/cpu_log.h"
 #include "kernels/common/row_loss_cpu.h"
 #include "kernels/jsd/jsd_call.h"
+#include "kernels/jsd/logits_cpu.h"
 
 namespace fuseboard::jsd::FB_CPU_ISA {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 using fuseboard::FB_CPU_ISA::Exp;
 using fuseboard::FB_CPU_ISA::ExpNonPositive;
 using fuseboard::FB_CPU_ISA::Log;
-namespace rows = row_loss::FB_CPU_ISA;
-
 // p * (y - x) of p = e^y: 0 where p is, whatever it is multiplied by, but NaN of NaN.
 inline float Divergence(float p, float y, float x) {
   const float none = x != x ? x : p;
@@ -108,16 +107,27 @@ class Mixture {
   Weights weights_;
 };
 
+// Calls run(function) with the function of the call's beta.
+template <typename Fn>
+int32_t WithFunction(const FbCall& call, const Fn& run) {
+  const double beta = ParamsOf(call).beta;
+  if (beta == 0.0) return run(TargetFromInput());
+  if (beta == 1.0) return run(InputFromTarget());
+  return run(Mixture(WeightsOf(beta)));
+}
+
 int32_t Run(const FbCall& raw, const row_loss::Call& call, void* workspace) {
-  const double beta = ParamsOf(raw).beta;
-  if (beta == 0.0) return rows::Run(raw, call, TargetFromInput(), workspace);
-  if (beta == 1.0) return rows::Run(raw, call, InputFromTarget(), workspace);
-  return rows::Run(raw, call, Mixture(WeightsOf(beta)), workspace);
+  return WithFunction(raw, [&](const auto& f) { return rows::Run(raw, call, f, workspace); });
 }
 
 }  // namespace
 
 int32_t ForwardCpu(const FbCall* call, void* workspace) {
+  if (IsFromLogits(*call)) {
+    return WithFunction(*call, [&](const auto& f) {
+      return RunLogits(*call, LogitsCallOf(*call), f, ParamsOf(*call).temperature);
+    });
+  }
   return Run(*call, row_loss::ForwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/jsd/jsd.cuh"
 #include "kernels/jsd/jsd_call.h"
 #include "kernels/jsd/jsd_cuda.h"
+#include "kernels/jsd/logits_cuda.h"
 
 namespace fuseboard::jsd {
 namespace {
@@ -17,6 +18,7 @@ int32_t Launch(const FbCall& raw, const row_loss::Call& call, void* workspace) {
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* call, void* workspace) {
+  if (IsFromLogits(*call)) return LogitsCuda(*call);
   return Launch(*call, row_loss::ForwardCallOf(*call, ParamsOf(*call).ignore_index), workspace);
 }
 

@@ -13,7 +13,9 @@
 #include "kernels/torch/cross_entropy_targets.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/jsd_function.h"
+#include "kernels/torch/kernel_call.h"
 #include "kernels/torch/row_loss.h"
+#include "kernels/torch/row_view.h"
 
 namespace fuseboard::torch_binding {
 namespace {
@@ -55,7 +57,7 @@ class Pass {
         rows_(rows),
         scale_(scale),
         function_(inputs.beta),
-        params_{sizeof(FbJsdParams), inputs.beta, inputs.ignore_index},
+        params_{sizeof(FbJsdParams), inputs.beta, inputs.ignore_index, inputs.temperature},
         dtype_(AccumulationOf(inputs)),
         vocab_(inputs.student.weight.size(0)),
         block_rows_(BlockRows()),
@@ -74,21 +76,20 @@ class Pass {
       const Tensor hidden = rows_.Take(inputs_.teacher.hidden, begin, count);
       const Tensor targets =
           LinearLogits(teacher_, hidden, inputs_.teacher.weight, inputs_.teacher.bias);
-      const char* first_reason = nullptr;
-      for (int64_t at = 0; at < count; at += block_rows_) {
-        const int64_t block = std::min(block_rows_, count - at);
-        const char* why = Compare(logits.narrow(0, at, block), targets.narrow(0, at, block),
-                                  Part(label_, begin + at, block), Part(loss, begin + at, block));
-        if (first_reason == nullptr) first_reason = why;
-      }
-      return first_reason;
+      // The weight's gradient, which is made next, may have its memory.
+      if (begin + count == rows_.count()) teacher_.reset();
+      const Tensor label = Part(label_, begin, count);
+      const Tensor chunk_loss = Part(loss, begin, count);
+      if (CompareLogits(logits, targets, label, chunk_loss) == nullptr) return kDone;
+      return CompareInBlocks(logits, targets, label, chunk_loss);
     });
     Counters::Instance().Add(Operation::kFusedLinearJsd, reason);
-    teacher_.reset();
     return head_.Finish();
   }
 
  private:
+  static constexpr const char* kDone = nullptr;  // By a kernel library.
+
   [[nodiscard]] int64_t BlockRows() const {
     const auto bytes = static_cast<int64_t>(c10::elementSize(dtype_));
     return std::max<int64_t>(1, kBlockBytes / (std::max<int64_t>(1, vocab_) * bytes));
@@ -96,6 +97,35 @@ class Pass {
 
   static Tensor Part(const Tensor& rows, int64_t begin, int64_t count) {
     return rows.defined() ? rows.narrow(0, begin, count) : rows;
+  }
+
+  // The rows of a chunk by the jsd library alone: their loss, and in place of the student's logits
+  // the gradient of it. Returns null, or why it does not; then nothing was written.
+  const char* CompareLogits(const Tensor& logits, const Tensor& targets, const Tensor& label,
+                            const Tensor& loss) const {
+    if (inputs_.kernel == kNoKernel) return kNoKernelReason;
+    const auto view_of = [](const Tensor& t) { return t.defined() ? ViewOf(t) : kAbsent; };
+    const FbTensor student = ViewOf(logits);
+    const bool needs_gradient = inputs_.student.needs_gradient();
+    const Tensor scale = needs_gradient ? scale_.expand({logits.size(0)}) : Tensor();
+    KernelCall call(Operation::kJsd, inputs_.kernel, FB_FORWARD, logits.device());
+    call.Inputs({student, ViewOf(targets), view_of(scale), view_of(label)});
+    call.Outputs({view_of(loss), needs_gradient ? student : kAbsent});
+    return call.Run(&params_);
+  }
+
+  // Likewise, a few rows at a time, with their log-softmaxes between.
+  const char* CompareInBlocks(const Tensor& logits, const Tensor& targets, const Tensor& label,
+                              const Tensor& loss) const {
+    const char* first_reason = nullptr;
+    const int64_t count = logits.size(0);
+    for (int64_t at = 0; at < count; at += block_rows_) {
+      const int64_t block = std::min(block_rows_, count - at);
+      const char* why = Compare(logits.narrow(0, at, block), targets.narrow(0, at, block),
+                                Part(label, at, block), Part(loss, at, block));
+      if (first_reason == nullptr) first_reason = why;
+    }
+    return first_reason;
   }
 
   [[nodiscard]] Tensor LogSoftmax(const Tensor& logits) const {

@@ -1,6 +1,7 @@
 // The chunked passes of fused_linear_jsd, below autograd: linear_head.h with a teacher's logits
-// beside the student's. Within a chunk a few rows at a time are normalised in fp32, compared by the
-// jsd library, and their gradient goes back through the log-softmax into the student's logits:
+// beside the student's, both of which the jsd library takes as they are. Where it does not, a few
+// rows of a chunk at a time are normalised in fp32, compared, and their gradient goes back through
+// the log-softmax into the student's logits:
 //
 //   x, y     = log_softmax(student, teacher logits / temperature)     fp32, 64 MiB each
 //   loss     = sum_c jsd(x, y), dx                                    one pass of jsd

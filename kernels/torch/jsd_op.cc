@@ -32,7 +32,7 @@ struct JsdOp {
   static constexpr const char* kBackward = "jsd_backward";
 
   static FbJsdParams ParamsOf(double beta, int64_t ignore_index) {
-    return {sizeof(FbJsdParams), beta, ignore_index};
+    return {sizeof(FbJsdParams), beta, ignore_index, /*temperature=*/0.0};
   }
   static void CheckOptions(double beta) { CheckBeta("jsd", beta); }
   static int64_t ExamplesOf(const Tensor& input) { return RowsOf(input); }

@@ -4,7 +4,6 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/torch/device.h"
 #include "kernels/torch/fused_linear_cross_entropy_chunks.h"
@@ -18,13 +17,15 @@ bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, in
 }
 
 WeightGradient::WeightGradient(const at::Tensor& weight, bool in_float32)
-    : weight_dtype_(weight.scalar_type()),
-      sum_(Empty(weight.sizes(), in_float32 ? at::kFloat : weight_dtype_, weight.device())) {}
+    : weight_(weight), sum_dtype_(in_float32 ? at::kFloat : weight.scalar_type()) {}
+
+void WeightGradient::Allocate() { sum_ = Empty(weight_.sizes(), sum_dtype_, weight_.device()); }
 
 void WeightGradient::Add(const at::Tensor& dlogits, const at::Tensor& hidden) {
-  const bool first = std::exchange(empty_, false);
+  const bool first = !sum_.defined();
+  if (first) Allocate();
   const at::Tensor transposed = dlogits.t();
-  if (sum_.scalar_type() == weight_dtype_) {
+  if (sum_dtype_ == weight_.scalar_type()) {
     if (first) {
       at::mm_out(sum_, transposed, hidden);
     } else {
@@ -55,8 +56,11 @@ void WeightGradient::AddInFloat32OnCpu(const at::Tensor& dlogits, const at::Tens
 }
 
 at::Tensor WeightGradient::Finish() {
-  if (empty_) sum_.zero_();
-  return sum_.to(weight_dtype_);
+  if (!sum_.defined()) {
+    Allocate();
+    sum_.zero_();
+  }
+  return sum_.to(weight_.scalar_type());
 }
 
 }  // namespace fuseboard::torch_binding

@@ -1,5 +1,5 @@
 // dW = sum over chunks of dlogits^T @ hidden, without a second tensor of the weight's size unless
-// fp32 accumulation asks for one.
+// fp32 accumulation asks for one, and without the first before a chunk asks for it.
 
 #ifndef KERNELS_TORCH_WEIGHT_GRADIENT_H_
 #define KERNELS_TORCH_WEIGHT_GRADIENT_H_
@@ -31,11 +31,12 @@ class WeightGradient {
   at::Tensor Finish();
 
  private:
+  void Allocate();
   void AddInFloat32OnCpu(const at::Tensor& dlogits, const at::Tensor& hidden);
 
-  at::ScalarType weight_dtype_;
-  at::Tensor sum_;
-  bool empty_ = true;
+  at::Tensor weight_;
+  at::ScalarType sum_dtype_;
+  at::Tensor sum_;  // Undefined until there is something to add up.
 };
 
 }  // namespace fuseboard::torch_binding

@@ -155,6 +155,29 @@ void Run(const FbKernel& kernel, int device_type, KernelCall* call) {
   call->outputs = std::move(first);
 }
 
+std::vector<TestTensor> RunInPlace(const FbKernel& kernel, int device_type, const KernelCall& call,
+                                   size_t input, size_t output) {
+  const DeviceTensors in(call.inputs, device_type);
+  const DeviceTensors out(call.outputs, device_type);
+  RawCall raw = {in.views(), out.views(), {}};
+  raw.outputs[output] = raw.inputs[input];
+  Link(call, device_type, &raw);
+  DescribeDevice(device_type, &raw.call);
+  const FbEntry& entry = kernel.entries[call.phase][device_type];
+  const char* why = entry.reject_reason(&raw.call);
+  EXPECT_EQ(why, nullptr) << why;
+  if (why != nullptr) return call.outputs;
+  const DeviceMemory workspace(device_type, entry.workspace_bytes(&raw.call));
+  EXPECT_EQ(entry.launch(&raw.call, workspace.get()), 0);
+  Synchronize(device_type);
+  std::vector<TestTensor> outputs = call.outputs;
+  outputs[output] = call.inputs[input];
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].image() = i == output ? in.Read(input) : out.Read(i);
+  }
+  return outputs;
+}
+
 Tolerance ToleranceOf(int32_t dtype) {
   switch (dtype) {
     case FB_F16:

@@ -51,6 +51,11 @@ std::string RejectReason(const FbKernel& kernel, const KernelCall& call, int dev
 // Runs the call with all the checks above and fills call->outputs.
 void Run(const FbKernel& kernel, int device_type, KernelCall* call);
 
+// Runs the call with one output in the very memory of one input; the outputs, that one as it is
+// read back. Without the checks above, which an ordinary run makes.
+std::vector<TestTensor> RunInPlace(const FbKernel& kernel, int device_type, const KernelCall& call,
+                                   size_t input, size_t output);
+
 // The one tolerance table, which the libraries' manifests repeat. An element may differ from the
 // reference by `relative` of it, plus `relative` of `scale`, the size of what was added up to it.
 struct Tolerance {

@@ -126,6 +126,31 @@ def test_a_student_that_is_its_teacher_has_no_loss(handle_of, device):
     assert loss.abs() < 1e-6
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("of_student", [False, True])
+def test_what_is_not_finite_is_as_in_plain_torch(handle_of, device, value, of_student):
+    student, teacher, _ = problem(6, 8, 33, torch.bfloat16, device, bias=False)
+    with torch.no_grad():
+        (student if of_student else teacher)[0][2, 3] = value
+    loss = call_linear_jsd(student, teacher, None, kernel=handle_of("jsd"))
+    gradient = torch.autograd.grad(loss, student[0])[0]
+    want = linear_jsd(student, teacher, None)
+    want_gradient = torch.autograd.grad(want, student[0])[0]
+    assert loss.isnan() and want.isnan()
+    assert torch.equal(gradient.isnan(), want_gradient.isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_library_gives_what_the_composite_gives(handle_of, device, dtype):
+    student, teacher, label = problem(40, 16, 1001, dtype, device, ignored=0.3)
+    results = []
+    for kernel in (handle_of("jsd"), -1):
+        loss = call_linear_jsd(student, teacher, label, temperature=0.7, kernel=kernel)
+        results.append((loss, *torch.autograd.grad(loss * 40, student)))
+    for a, b in zip(*results, strict=True):
+        assert_near(a, b.double(), dtype)
+
+
 def test_a_teacher_of_another_dtype(handle_of, device):
     student, teacher, label = problem(20, 8, 33, device=device)
     teacher = [t if t is None else t.bfloat16() for t in teacher]

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <utility>
-
-#include "tests/testing/device_memory.h"
 
 namespace fuseboard::cross_entropy {
 namespace {
 
-using ::fuseboard::testing::DeviceMemory;
 using ::fuseboard::testing::KernelCall;
 using ::fuseboard::testing::Layout;
 using ::fuseboard::testing::TestTensor;
@@ -86,38 +82,6 @@ bool Near(double got, double want, double allowed) {
   if (std::isnan(want)) return std::isnan(got);
   if (std::isinf(want)) return got == want;
   return std::fabs(got - want) <= allowed;
-}
-
-// A forward call whose dlogits is the memory of its logits; the outputs, dlogits as read back.
-std::vector<TestTensor> RunInPlace(const Case& c, int device_type) {
-  const KernelCall call = c.Forward();
-  testing::RawCall raw;
-  testing::FillRawCall(call, device_type, &raw);
-  testing::DescribeDevice(device_type, &raw.call);
-  std::vector<std::unique_ptr<DeviceMemory>> memory;
-  const auto place = [&](const std::vector<TestTensor>& tensors, std::vector<FbTensor>* views) {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const std::vector<uint8_t>& image = tensors[i].image();
-      memory.push_back(std::make_unique<DeviceMemory>(device_type, image.size()));
-      if (!image.empty()) memory.back()->CopyFrom(image.data(), image.size());
-      (*views)[i] = tensors[i].View(memory.back()->get(), device_type);
-    }
-  };
-  place(call.inputs, &raw.inputs);
-  place(call.outputs, &raw.outputs);
-  raw.outputs[kDlogits] = raw.inputs[0];
-  const FbEntry& entry = Kernel().entries[FB_FORWARD][device_type];
-  const char* why = entry.reject_reason(&raw.call);
-  EXPECT_EQ(why, nullptr) << why;
-  EXPECT_EQ(entry.launch(&raw.call, nullptr), 0);
-  testing::Synchronize(device_type);
-  std::vector<TestTensor> outputs = call.outputs;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (i == kDlogits) outputs[i] = c.logits;
-    const DeviceMemory& from = *memory[i == kDlogits ? 0 : call.inputs.size() + i];
-    if (!outputs[i].image().empty()) from.CopyTo(outputs[i].image().data(), from.bytes());
-  }
-  return outputs;
 }
 
 void ExpectSameElements(const TestTensor& a, const TestTensor& b, const char* what) {
@@ -280,7 +244,8 @@ std::vector<TestTensor> RunAndCheck(const Case& c, int device_type) {
   testing::Run(Kernel(), device_type, &forward);
   ExpectForward(c, forward.outputs);
   if (!c.wants_gradient) return forward.outputs;
-  const std::vector<TestTensor> in_place = RunInPlace(c, device_type);
+  const std::vector<TestTensor> in_place =
+      testing::RunInPlace(Kernel(), device_type, c.Forward(), /*input=*/0, /*output=*/kDlogits);
   ExpectSameElements(forward.outputs[kLoss], in_place[kLoss], "loss");
   ExpectSameElements(forward.outputs[kDlogits], in_place[kDlogits], "dlogits");
   KernelCall backward = c.Backward(forward.outputs[kLse]);

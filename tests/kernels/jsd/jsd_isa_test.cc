@@ -11,7 +11,7 @@ namespace {
 
 TEST(JsdIsaTest, AllInstructionSetsAgree) {
   for (const double beta : {0.0, 0.3, 1.0}) {
-    const FbJsdParams params = {sizeof(FbJsdParams), beta, 0};
+    const FbJsdParams params = {sizeof(FbJsdParams), beta, 0, 0.0};
     const row_loss::Operation operation = {"jsd", &params, {false, false}, nullptr};
     FB_EXPECT_ISAS_TO_AGREE(operation);
   }

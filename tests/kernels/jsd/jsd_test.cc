@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "tests/kernels/common/row_loss_suite.h"
+#include "tests/kernels/jsd/jsd_reference.h"
 
 namespace fuseboard::jsd {
 namespace {
@@ -22,45 +22,11 @@ using testing::TestTensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// 0 where f32 has none.
-double Probability(double logarithm) {
-  const double p = std::exp(logarithm);
-  return p < 0x1p-150 ? 0.0 : p;
-}
-
-// p * difference, 0 where p is.
-double Term(double p, double difference) { return p == 0.0 ? 0.0 : p * difference; }
-
-Terms Reference(double beta, double x, double y) {
-  const double p = Probability(y);
-  const double q = Probability(x);
-  if (beta == 0.0) {
-    return {Term(p, y - x), -p, Term(p, std::fabs(y) + std::fabs(x)), 0.0};
-  }
-  if (beta == 1.0) {
-    const double size = Term(q, std::fabs(y) + std::fabs(x));
-    return {Term(q, x - y), Term(q, x - y) + q, size, size + q};
-  }
-  // By the larger of the two, as both probabilities may underflow in their mixture.
-  const double top = std::max(x, y);
-  const double m =
-      std::isinf(top) ? top
-                      : top + std::log(beta * std::exp(y - top) + (1.0 - beta) * std::exp(x - top));
-  const double of_target = Term(beta * p, y - m);
-  const double of_input = Term((1.0 - beta) * q, x - m);
-  // The logarithm of the mixture over the larger one is rounded in steps of 6e-8, and so is its
-  // distance to the gap, which it nearly equals where beta leaves only the smaller one.
-  const double gap = std::isfinite(x - y) ? std::fabs(x - y) : 0.0;
-  const double gradient_size = q * (0.05 + 0.02 * gap);
-  return {of_target + of_input, of_input,
-          std::fabs(of_target) + std::fabs(of_input) + 0.05 * p + gradient_size, gradient_size};
-}
-
 class JsdTest : public ::testing::TestWithParam<int> {
  protected:
   Suite OfBeta(double beta) {
     params_.push_back(std::make_unique<FbJsdParams>(
-        FbJsdParams{sizeof(FbJsdParams), beta, row_loss::kIgnoredLabel}));
+        FbJsdParams{sizeof(FbJsdParams), beta, row_loss::kIgnoredLabel, 0.0}));
     return {{"jsd",
              params_.back().get(),
              {false, false},

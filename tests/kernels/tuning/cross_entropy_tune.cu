@@ -136,33 +136,61 @@ struct Candidate {
 };
 
 // As many slots as leave room for `blocks` on a multiprocessor; at most what the kernel has.
-Policy Ring(int sm, int threads, int blocks, int cluster, int chunk_bytes) {
-  return {Algorithm::kRing, threads, blocks, cluster, SlotsPerBlock(sm, blocks, chunk_bytes),
-          chunk_bytes};
+Policy Ring(int sm, int threads, int blocks, int cluster, int chunk_bytes, int sum_threads = 0) {
+  return {Algorithm::kRing, threads,    blocks, cluster, SlotsPerBlock(sm, blocks, chunk_bytes),
+          chunk_bytes,      sum_threads};
+}
+
+std::string NameOf(const Policy& policy) {
+  return "ring cluster=" + std::to_string(policy.cluster) +
+         " blocks/sm=" + std::to_string(policy.blocks_per_sm) +
+         " threads=" + std::to_string(policy.threads) +
+         " sum=" + std::to_string(policy.sum_threads) +
+         " chunk=" + std::to_string(policy.chunk_bytes) + " slots=" + std::to_string(policy.slots);
+}
+
+std::vector<Policy> LossCandidates(int sm) {
+  std::vector<Policy> out;
+  for (const int blocks : {1, 2, 3, 4}) {
+    for (const int threads : {128, 192, 256}) {
+      for (const int chunk : {8192, 16384}) out.push_back(Ring(sm, threads, blocks, 1, chunk));
+    }
+  }
+  return out;
+}
+
+std::vector<Policy> GradientCandidates(int sm, int64_t row_bytes) {
+  constexpr struct {
+    int sum;
+    int store;
+  } kSplits[] = {{64, 128}, {128, 128}, {128, 256}, {128, 384}, {192, 192}, {256, 128}, {256, 256}};
+  std::vector<Policy> out;
+  for (const int cluster : {1, 2, 4, 8}) {
+    for (const int blocks : {1, 2, 3}) {
+      for (const auto& split : kSplits) {
+        for (const int chunk : {8192, 16384, 32768}) {
+          const Policy policy =
+              Ring(sm, split.sum + split.store, blocks, cluster, chunk, split.sum);
+          const bool fits = (policy.threads + 64) * blocks <= kMaxPipelineThreads;
+          if (fits && RingHoldsSlice(policy, row_bytes)) out.push_back(policy);
+        }
+      }
+    }
+  }
+  return out;
 }
 
 std::vector<Candidate> Candidates(int sm, int64_t vocab, int element_bytes, bool gradient) {
-  std::vector<Candidate> out = {{"default", SelectPolicy(sm, vocab, element_bytes, gradient)}};
+  std::vector<Candidate> out = {
+      {"default",
+       SelectPolicy(sm, vocab, element_bytes, gradient ? Pass::kPlainGradient : Pass::kLoss)}};
   for (const int threads : {1024, 512}) {
     out.push_back({"twice-read threads=" + std::to_string(threads),
                    {Algorithm::kBlockPerRow, threads, 1024 / threads, 1, 0, 0}});
   }
-  for (const int cluster : {1, 2, 4, 8}) {
-    for (const int blocks : {1, 2, 3, 4}) {
-      for (const int threads : {128, 192, 256}) {
-        for (const int chunk : {8192, 16384}) {
-          const Policy policy = Ring(sm, threads, blocks, cluster, chunk);
-          if (threads * blocks > 1536 || policy.slots < 2) continue;
-          if (gradient && !RingHoldsSlice(policy, vocab * element_bytes)) continue;
-          if (!gradient && cluster > 1) continue;
-          out.push_back(
-              {"ring cluster=" + std::to_string(cluster) + " blocks/sm=" + std::to_string(blocks) +
-                   " threads=" + std::to_string(threads) + " chunk=" + std::to_string(chunk) +
-                   " slots=" + std::to_string(policy.slots),
-               policy});
-        }
-      }
-    }
+  for (const Policy& policy :
+       gradient ? GradientCandidates(sm, vocab * element_bytes) : LossCandidates(sm)) {
+    out.push_back({NameOf(policy), policy});
   }
   return out;
 }
