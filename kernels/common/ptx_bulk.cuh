@@ -85,25 +85,6 @@ __device__ __forceinline__ uint64_t EvictFirstPolicy() {
   return policy;
 }
 
-// The same where all arrivals are of this block, or of bulk copies into it: BarrierWait empties the
-// L1 cache each time it ends, for the sake of what other blocks may have written.
-__device__ __forceinline__ void BlockBarrierWait(uint64_t* barrier, uint32_t parity) {
-#if defined(FB_PTX_SM90)
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{.reg .pred p;\n"
-        " mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-        " selp.u32 %0, 1, 0, p;}"
-        : "=r"(done)
-        : "r"(SharedAddress(barrier)), "r"(parity)
-        : "memory");
-  }
-#else
-  __trap();
-#endif
-}
-
 // The policy of ordinary loads, where one is asked for.
 __device__ __forceinline__ uint64_t EvictNormalPolicy() {
   uint64_t policy = 0;

@@ -137,7 +137,7 @@ struct Ring {
       const Slice slice(layout.units);
       for (int unit = slice.begin; unit < slice.end; unit += chunk_units) {
         const auto bytes = static_cast<uint32_t>(min(chunk_units, slice.end - unit)) * 16u;
-        BlockBarrierWait(&shared.freed[cursor.slot], cursor.round ^ 1u);
+        BarrierWait(&shared.freed[cursor.slot], cursor.round ^ 1u);
         BarrierArriveExpecting(&shared.filled[cursor.slot], bytes);
         BulkLoad(Chunk(cursor.slot), logits + layout.ColumnOfUnit(unit), bytes,
                  &shared.filled[cursor.slot], policy);
@@ -163,7 +163,7 @@ struct Ring {
                                            RowStats& stats) const {
     for (int begin = slice.begin; begin < slice.end; begin += chunk_units) {
       const int size = min(chunk_units, slice.end - begin);
-      BlockBarrierWait(&shared.filled[cursor.slot], cursor.round);
+      BarrierWait(&shared.filled[cursor.slot], cursor.round);
       const unsigned char* at = Chunk(cursor.slot) + thread * 16;
       int column = layout.ColumnOfUnit(begin + thread);
       int unit = thread;
@@ -241,7 +241,7 @@ struct Ring {
     for (int begin = slice.begin; begin < slice.end; begin += chunk_units) {
       const int size = min(chunk_units, slice.end - begin);
       const int column = layout.ColumnOfUnit(begin);
-      BlockBarrierWait(&shared.filled[cursor.slot], cursor.round);
+      BarrierWait(&shared.filled[cursor.slot], cursor.round);
       if (zero) {
         StoreZeros<T>(layout, out, begin + thread, begin + size, threads, kNoColumn);
       } else if (out.aligned) {

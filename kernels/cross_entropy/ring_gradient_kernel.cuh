@@ -48,7 +48,7 @@ struct RingPipeline : Ring<M> {
       this->template AddSlice<false>(layout, Slice(layout.units), thread, threads, cursor, stats);
       stats = MergeWarp<M>(stats);
       if (thread % kWarpThreads == 0) {
-        BlockBarrierWait(&shared.noted[turn.Place()], turn.Round() ^ 1u);
+        BarrierWait(&shared.noted[turn.Place()], turn.Round() ^ 1u);
         shared.warps[turn.Place()][thread / kWarpThreads] = stats;
         BarrierArrive(&shared.summed[turn.Place()]);
       }
@@ -66,7 +66,7 @@ struct RingPipeline : Ring<M> {
     }
     if (turn.number >= kTurns - 1) {
       const RingTurn oldest{turn.number - (kTurns - 1)};
-      BlockBarrierWait(&shared.taken[oldest.Place()], oldest.Round());
+      BarrierWait(&shared.taken[oldest.Place()], oldest.Round());
     }
   }
 
@@ -97,7 +97,7 @@ struct RingPipeline : Ring<M> {
       Lanes<T, 1> edge{};
       if (has_edge) edge = LoadLanes<T, 1>(logits + layout.ColumnOfEdge(lane));
 
-      BlockBarrierWait(&shared.summed[turn.Place()], turn.Round());
+      BarrierWait(&shared.summed[turn.Place()], turn.Round());
       RowStats stats;
       if (lane < sum_warps) stats = shared.warps[turn.Place()][lane];
       __syncwarp();
