@@ -18,9 +18,10 @@ const char* CheckParams(const FbJsdParams& params) {
 // A forward from logits as one with the outputs of log-probabilities.
 class Elementwise {
  public:
-  explicit Elementwise(const FbCall& call)
-      : outputs_{call.outputs[0], {}, call.outputs[1]}, call_(call) {
+  explicit Elementwise(const FbCall& call) : call_(call) {
+    outputs_[0] = call.outputs[0];
     outputs_[1].ndim = -1;
+    outputs_[2] = call.outputs[1];
     call_.outputs = outputs_;
     call_.num_outputs = 3;
   }
@@ -30,7 +31,7 @@ class Elementwise {
   const FbCall& call() const { return call_; }
 
  private:
-  FbTensor outputs_[3];
+  FbTensor outputs_[3] = {};
   FbCall call_;
 };
 
@@ -60,7 +61,8 @@ constexpr uint32_t kParamsBytes = offsetof(FbJsdParams, temperature);
 const char* RejectForward(const FbCall* call, int32_t device_type) {
   if (call != nullptr && IsFromLogits(*call)) return RejectLogits(*call, device_type);
   const char* why = row_loss::CheckForward(call, device_type, kParamsBytes);
-  return why != nullptr ? why : CheckParams(ParamsOf(*call));
+  if (why != nullptr || call == nullptr) return why;
+  return CheckParams(ParamsOf(*call));
 }
 
 const char* RejectBackward(const FbCall* call, int32_t device_type) {

@@ -22,8 +22,9 @@ def captured(problem, tensors, kernel):
         for _ in range(2):
             run(problem, tensors, kernel)
     torch.cuda.current_stream().wait_stream(stream)
-    outputs = outputs_of(problem.call(tensors, kernel))
-    upstream = [torch.randn_like(y) for y in outputs]
+    # Without a history: one that is alive while the graph is captured ties it to the legacy stream.
+    with torch.no_grad():
+        upstream = [torch.randn_like(y) for y in outputs_of(problem.call(tensors, kernel))]
     leaves = [t for t in tensors if t is not None and t.requires_grad]
 
     def call():

@@ -18,7 +18,6 @@ namespace {
 using tuning::Check;
 
 constexpr int64_t kBytes = int64_t{512} << 20;
-constexpr int64_t kElements = int64_t{1} << 26;
 constexpr FbModulatedRmsNormParams kParams = {sizeof(kParams), FB_CASTING_GEMMA, 1e-6, 0.0};
 
 FbTensor Vector(char* base, int64_t size, int32_t dtype) {
@@ -139,16 +138,17 @@ void CheckOne(const Bench& b, Shape s, bool has_weight) {
   const auto weight = ToBf16(b.weight.base(), s.hidden, 1.0f, 0.2f, 5);
   std::vector<double> y(x.size()), dx(x.size()), dscale(scale.size()), dshift(scale.size()),
       dweight(has_weight ? h : 0);
+  const auto hidden = static_cast<double>(s.hidden);
   for (int64_t row = 0; row < rows; ++row) {
     const size_t at = static_cast<size_t>(row) * h;
     const size_t of = static_cast<size_t>(row / s.group_rows) * h;
     double square = 0.0, mean = 0.0;
-    for (size_t i = 0; i < h; ++i) square += double{x[at + i]} * x[at + i] / s.hidden;
+    for (size_t i = 0; i < h; ++i) square += double{x[at + i]} * x[at + i] / hidden;
     const double rstd = 1.0 / std::sqrt(square + 1e-6);
     const auto factor = [&](size_t i) {
       return (1.0 + scale[of + i]) * (has_weight ? weight[i] : 1.0f);
     };
-    for (size_t i = 0; i < h; ++i) mean += dy[at + i] * factor(i) * x[at + i] * rstd / s.hidden;
+    for (size_t i = 0; i < h; ++i) mean += dy[at + i] * factor(i) * x[at + i] * rstd / hidden;
     for (size_t i = 0; i < h; ++i) {
       const double n = x[at + i] * rstd;
       const double w = has_weight ? weight[i] : 1.0;
