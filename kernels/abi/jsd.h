@@ -22,9 +22,9 @@
 // Forward from logits, which a forward with two outputs is: the loss of x = log_softmax(input /
 // temperature) and y = log_softmax(target / temperature), and its gradient by the logits.
 //           inputs  0 input [rows, cols]: logits; 1 target [rows, cols]: logits; 2 scale; 3 label
-//           outputs 0 loss; 1 dinput: scale_r * d loss_r / d logits_r, dtype of input, optional;
-//           may
-//                   be the very memory of input (in place), any other overlap with it is refused
+//           outputs 0 loss
+//                   1 dinput: scale_r * d loss_r / d logits_r, dtype of input, optional; in the
+//                   memory of input (in place), or in none of it
 // A row of logits with NaN or +inf in it, or of -inf alone, has a loss and a gradient of NaN;
 // elsewhere a logit of -inf is a probability of 0.
 
