@@ -23,9 +23,9 @@
 
 namespace fuseboard::row_loss {
 
-// The loss of an element is p * per_p. Left to itself the compiler joins a product to the sum that
-// it goes into or does not, by what else it is for, and a loss would differ in its last bits with
-// the gradient asked for beside it. For the same reason At leaves no sum of a product open.
+// The loss of an element is p * per_p, which is added up in one operation, spelled out: a compiler
+// may join a product to the sum that it goes into or not, by what else it is for, and a loss must
+// have the same bits with its gradient and without.
 struct Terms {
   float p;
   float per_p;

@@ -92,7 +92,7 @@ class Mixture {
     const float log_mixture = Unit::Log(mixture);
     const float q = input_is_top ? top : top * ratio;
     const float log_ratio = input_is_top ? log_mixture : log_mixture + gap;
-    return {top, fmaf(mixture, log_mixture, __fmul_rn(low_part, gap)), __fmul_rn(q, log_ratio)};
+    return {top, fmaf(mixture, log_mixture, __fmul_rn(low_part, gap)), q * log_ratio};
   }
 
  private:

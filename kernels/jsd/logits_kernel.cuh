@@ -8,8 +8,7 @@
 // In place: a thread writes only what it alone reads, and after its last read.
 //
 // Function is that of row_loss.cuh. No atomics; the order of a row's sums is fixed by its width,
-// the alignment of the inputs and the policy. Sums of products are spelled out: compiled for no
-// gradient beside the loss, other products would be joined to their sums.
+// the alignment of the inputs and the policy, with the gradient and without.
 
 #ifndef KERNELS_JSD_LOGITS_KERNEL_CUH_
 #define KERNELS_JSD_LOGITS_KERNEL_CUH_
@@ -33,7 +32,7 @@ struct LogSum {
 // The sum relative to `max`, which is no smaller than its own.
 template <typename T>
 __device__ __forceinline__ float SumAt(const LogSum& s, float max, float units) {
-  return s.max == max ? s.sum : __fmul_rn(s.sum, row_loss::LogUnit<T>::Exp((s.max - max) * units));
+  return s.max == max ? s.sum : s.sum * row_loss::LogUnit<T>::Exp((s.max - max) * units);
 }
 
 // `units`: of LogUnit<T> in one of logit / temperature.
@@ -52,8 +51,7 @@ __device__ __forceinline__ void AddLogits(LogSum& s, const Lanes<T, kLanes>& run
   float sum[2] = {};
 #pragma unroll
   for (int i = 0; i < kLanes; ++i) {
-    const float e = row_loss::LogUnit<T>::Exp((x[i] - reference) * units);
-    sum[i % 2] = __fadd_rn(sum[i % 2], e);
+    sum[i % 2] += row_loss::LogUnit<T>::Exp((x[i] - reference) * units);
   }
   s.sum += sum[0] + sum[1];
 }
@@ -218,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
       for (int i = 0; i < kN; ++i) {
         const row_loss::Terms terms = function.template At<T>(log_p(x[i]), log_q(y[i]));
         sums.x = terms.AddLossTo(sums.x);
-        sums.y = __fadd_rn(sums.y, terms.gradient);
+        sums.y += terms.gradient;
       }
     });
     sums.x = BlockReduce(sums.x, Sum(), 0.0f, shared.part[4]);

@@ -21,9 +21,9 @@ from tests.client_py.ops.reference import (
 )
 
 SEEDS = range(100, 100 + examples(12))
-# A sum whose terms cancel has any error relative to itself, and one such seed of twelve outweighs the others: in
-# windows of 12 seeds on a CPU, the error of selected_log_probs' gradient of the bias is 0.15 to 1.1 times native's,
-# in windows of 96 0.26 to 0.9 times. What exceeds its bound is asked again with these.
+# A sum whose terms cancel has any error relative to itself, and one such seed of twelve outweighs the others: in 64
+# windows of 12 seeds on a CPU, the error of selected_log_probs' bf16 gradient of the bias is 0.15 to 2.2 times native's,
+# in 8 of 96 seeds 0.26 to 0.76 times. What exceeds its bound is asked again with these.
 MORE_SEEDS = range(100, 100 + examples(96))
 OF_NATIVE, OF_ULP = 1.05, 0.6
 # A loss is one number for each seed, too few to tell 5 %; f32 whatever the dtype. An H200 adds up in f32: its
