@@ -1,10 +1,13 @@
 // torch.ops.fuseboard.cross_entropy: kernels, fake functions and autograd.
 //
-// The forward reads the logits once and keeps loss and log-sum-exp; the backward reads them again
-// and writes the gradient: 2 + 4 bytes per bf16 element, and the caller's logits are left alone,
-// which autograd keeps alive anyway. Writing the gradient in the forward would be 4, but into a
-// second tensor that lives until the backward, and scaled again there by an upstream gradient that
-// is not 1.
+// With a mean or a sum the forward writes the gradient in its one pass over the logits, into a
+// tensor of its own: 4 bytes per bf16 element. The backward scales that on the device, and leaves
+// it alone if the upstream gradient is 1, as it is at the end of a training step's forward; else it
+// reads and writes it once more.
+//
+// Otherwise the forward keeps loss and log-sum-exp and the backward reads the logits again: 2 + 4
+// bytes. That is without a reduction; in f16, where 1 / rows times a probability underflows unless
+// the upstream gradient is known; and for a tracer, to whom scaling is one more pass in any case.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -17,7 +20,9 @@
 #include "kernels/torch/cross_entropy_rows.h"
 #include "kernels/torch/cross_entropy_targets.h"
 #include "kernels/torch/device.h"
+#include "kernels/torch/fused_linear_cross_entropy.h"
 #include "kernels/torch/saved_node.h"
+#include "kernels/torch/scaled_gradients_node.h"
 
 namespace fuseboard::torch_binding {
 namespace {
@@ -39,13 +44,14 @@ void Check(const Tensor& logits, const Tensor& target, const OptionalTensor& cla
 
 // ---- Forward ----
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(const Tensor& logits, const Tensor& target,
-                                                   const OptionalTensor& class_weight,
-                                                   const OptionalTensor& divisor,
-                                                   int64_t ignore_index, double label_smoothing,
-                                                   double softcap, double logit_scale,
-                                                   double z_loss_scale, bool z_loss_in_loss,
-                                                   int64_t reduction, int64_t kernel) {
+// loss, z_loss, lse, inverse_divisor, dlogits
+using ForwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+ForwardResult Forward(const Tensor& logits, const Tensor& target,
+                      const OptionalTensor& class_weight, const OptionalTensor& divisor,
+                      int64_t ignore_index, double label_smoothing, double softcap,
+                      double logit_scale, double z_loss_scale, bool z_loss_in_loss,
+                      int64_t reduction, bool need_dlogits, int64_t kernel) {
   const CrossEntropyOptions options{ignore_index, label_smoothing, softcap,  logit_scale,
                                     z_loss_scale, z_loss_in_loss,  reduction};
   Check(logits, target, class_weight, options);
@@ -59,26 +65,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> Forward(const Tensor& logits, const T
   rows.loss = Empty({num_rows}, dtype, logits.device());
   rows.lse = Empty({num_rows}, dtype, logits.device());
   if (z_loss_scale > 0) rows.z_loss = Empty({num_rows}, dtype, logits.device());
-  Counters::Instance().Add(Operation::kCrossEntropy, CrossEntropyForward(rows, options, kernel));
   Tensor inverse;
   if (reduction == kReduceMean) {
     inverse =
         InverseDivisor(target, rows.class_weight, ValueOrUndefined(divisor), ignore_index, dtype);
   }
+  if (need_dlogits) {
+    rows.dlogits = Empty(logits.sizes(), logits.scalar_type(), logits.device());
+    if (inverse.defined()) rows.scale = inverse.expand({num_rows});
+  }
+  Counters::Instance().Add(Operation::kCrossEntropy, CrossEntropyForward(rows, options, kernel));
   Tensor loss = Reduce(rows.loss, inverse, reduction);
   Tensor z_loss = rows.z_loss.defined() ? Reduce(rows.z_loss, inverse, reduction)
                                         : at::zeros(loss.sizes(), loss.options());
   if (!inverse.defined()) inverse = Empty({0}, dtype, logits.device());
-  return {std::move(loss), std::move(z_loss), std::move(rows.lse), std::move(inverse)};
+  if (!need_dlogits) rows.dlogits = Empty({0}, logits.scalar_type(), logits.device());
+  return {std::move(loss), std::move(z_loss), std::move(rows.lse), std::move(inverse),
+          std::move(rows.dlogits)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> ForwardMeta(const Tensor& logits, const Tensor& target,
-                                                       const OptionalTensor& class_weight,
-                                                       const OptionalTensor& /*divisor*/,
-                                                       int64_t ignore_index, double label_smoothing,
-                                                       double softcap, double logit_scale,
-                                                       double z_loss_scale, bool z_loss_in_loss,
-                                                       int64_t reduction, int64_t /*kernel*/) {
+ForwardResult ForwardMeta(const Tensor& logits, const Tensor& target,
+                          const OptionalTensor& class_weight, const OptionalTensor& /*divisor*/,
+                          int64_t ignore_index, double label_smoothing, double softcap,
+                          double logit_scale, double z_loss_scale, bool z_loss_in_loss,
+                          int64_t reduction, bool need_dlogits, int64_t /*kernel*/) {
   Check(logits, target, class_weight,
         {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
          reduction});
@@ -88,7 +98,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> ForwardMeta(const Tensor& logits, con
   const auto loss = reduction == kReduceNone ? per_row : scalar;
   return {at::empty_symint(loss, options), at::empty_symint(loss, options),
           at::empty_symint(per_row, options),
-          reduction == kReduceMean ? at::empty_symint(scalar, options) : at::empty({0}, options)};
+          reduction == kReduceMean ? at::empty_symint(scalar, options) : at::empty({0}, options),
+          need_dlogits ? at::empty_symint(logits.sym_sizes(), logits.options())
+                       : at::empty({0}, logits.options())};
 }
 
 // ---- Backward ----
@@ -124,12 +136,18 @@ Tensor BackwardMeta(const Tensor& /*dloss*/, const Tensor& logits, const Tensor&
 
 // ---- The differentiable operator ----
 
+struct CrossEntropyOp {
+  static constexpr const char* kNodeName = "FuseboardCrossEntropyBackward";
+  static constexpr const char* kBackward = "cross_entropy_backward";
+};
+
+// The forward kept the log-sum-exp only.
 class CrossEntropyNode final
     : public SavedNode<
           CrossEntropyNode, 5, 1,
           std::tuple<int64_t, double, double, double, double, bool, int64_t, int64_t>> {
  public:
-  std::string name() const override { return "FuseboardCrossEntropyBackward"; }
+  std::string name() const override { return CrossEntropyOp::kNodeName; }
 
   static variable_list Compute(const Inputs& inputs) {
     if (!inputs.needs[0]) return variable_list(1);
@@ -145,18 +163,16 @@ class CrossEntropyNode final
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> CallForward(const Tensor& logits, const Tensor& target,
-                                                       const OptionalTensor& class_weight,
-                                                       const OptionalTensor& divisor,
-                                                       int64_t ignore_index, double label_smoothing,
-                                                       double softcap, double logit_scale,
-                                                       double z_loss_scale, bool z_loss_in_loss,
-                                                       int64_t reduction, int64_t kernel) {
+ForwardResult CallForward(const Tensor& logits, const Tensor& target,
+                          const OptionalTensor& class_weight, const OptionalTensor& divisor,
+                          int64_t ignore_index, double label_smoothing, double softcap,
+                          double logit_scale, double z_loss_scale, bool z_loss_in_loss,
+                          int64_t reduction, bool need_dlogits, int64_t kernel) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fuseboard::cross_entropy_forward", "")
                              .typed<decltype(Forward)>();
   return op.call(logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap,
-                 logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+                 logit_scale, z_loss_scale, z_loss_in_loss, reduction, need_dlogits, kernel);
 }
 
 std::tuple<Tensor, Tensor> Autograd(const Tensor& logits, const Tensor& target,
@@ -165,19 +181,25 @@ std::tuple<Tensor, Tensor> Autograd(const Tensor& logits, const Tensor& target,
                                     double label_smoothing, double softcap, double logit_scale,
                                     double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
                                     int64_t kernel) {
-  std::shared_ptr<CrossEntropyNode> node;
   CheckNoGradient(kName, "class_weight", ValueOrUndefined(class_weight));
   CheckNoGradient(kName, "divisor", ValueOrUndefined(divisor));
-  if (torch::autograd::compute_requires_grad(logits)) {
-    CheckNoForwardGradient(kName, logits);
-    node = NewNode<CrossEntropyNode>(logits);
-  }
-  auto [loss, z_loss, lse, inverse] = [&] {
+  const bool needs_gradient = torch::autograd::compute_requires_grad(logits);
+  if (needs_gradient) CheckNoForwardGradient(kName, logits);
+  const bool in_forward =
+      needs_gradient && HasGradientInForward(logits.scalar_type(), reduction) && !IsTraced(logits);
+  auto [loss, z_loss, lse, inverse, dlogits] = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return CallForward(logits, target, class_weight, divisor, ignore_index, label_smoothing,
-                       softcap, logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+                       softcap, logit_scale, z_loss_scale, z_loss_in_loss, reduction, in_forward,
+                       kernel);
   }();
-  if (node) {
+  if (in_forward) {
+    const auto node = NewNode<ScaledGradientsNode<CrossEntropyOp, 1>>(logits);
+    node->SetAttributes({kernel});
+    node->Save(0, dlogits);
+    torch::autograd::set_history(loss, node);
+  } else if (needs_gradient) {
+    const auto node = NewNode<CrossEntropyNode>(logits);
     node->SetAttributes({ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,
                          z_loss_in_loss, reduction, kernel});
     node->Save(0, logits);
@@ -196,9 +218,9 @@ std::tuple<Tensor, Tensor> WithoutAutograd(const Tensor& logits, const Tensor& t
                                            double label_smoothing, double softcap,
                                            double logit_scale, double z_loss_scale,
                                            bool z_loss_in_loss, int64_t reduction, int64_t kernel) {
-  auto [loss, z_loss, lse, inverse] =
-      CallForward(logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap,
-                  logit_scale, z_loss_scale, z_loss_in_loss, reduction, kernel);
+  auto [loss, z_loss, lse, inverse, dlogits] = CallForward(
+      logits, target, class_weight, divisor, ignore_index, label_smoothing, softcap, logit_scale,
+      z_loss_scale, z_loss_in_loss, reduction, /*need_dlogits=*/false, kernel);
   return {std::move(loss), std::move(z_loss)};
 }
 

@@ -52,8 +52,17 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
       head.ForEach([&](const at::Tensor& logits, int64_t begin, int64_t chunk_rows) {
         CrossEntropyRows chunk = Slice(all, begin, chunk_rows);
         chunk.logits = logits;
-        if (inputs.head.needs_gradient()) chunk.dlogits = logits;
-        return CrossEntropyForward(chunk, options, inputs.kernel);
+        if (inputs.head.needs_gradient() && !recompute) chunk.dlogits = logits;
+        const char* why = CrossEntropyForward(chunk, options, inputs.kernel);
+        if (!inputs.head.needs_gradient() || !recompute) return why;
+        // In a pass of its own: the values have the same bits then without a gradient.
+        CrossEntropyRows gradient = {.logits = logits,
+                                     .target = chunk.target,
+                                     .class_weight = chunk.class_weight,
+                                     .lse = chunk.lse,
+                                     .dlogits = logits};
+        const char* why_gradient = CrossEntropyBackward(gradient, options, inputs.kernel);
+        return why != nullptr ? why : why_gradient;
       });
   Counters::Instance().Add(inputs.operation, reason);
 
@@ -68,6 +77,7 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
       .lse = recompute ? Spread(all.lse, rows, num_rows) : at::Tensor(),
       .entropy = inputs.need_entropy ? Spread(all.entropy, rows, num_rows) : at::Tensor(),
       .inverse_divisor = inverse,
+      .logits = inputs.keep_logits ? head.TakeLogits() : at::Tensor(),
       .gradients = head.Finish()};
   outputs.z_loss = all.z_loss.defined() ? reduce(all.z_loss)
                                         : at::zeros(outputs.loss.sizes(), outputs.loss.options());
@@ -90,7 +100,13 @@ LinearHeadGradients LinearLossBackward(const LinearLossInputs& inputs,
                              .lse = take(known.lse),
                              .entropy = take(known.entropy),
                              .dentropy = take(known.dentropy)};
-  ChunkedHead head(inputs.head, rows, ElementBytes(inputs.head));
+  std::optional<LastChunk> last;
+  if (known.last_first && count > 0) {
+    const ChunkPlan plan = PlanChunks(count, inputs.head.weight.size(0), ElementBytes(inputs.head),
+                                      inputs.head.chunk_bytes);
+    last = LastChunk{.begin = (plan.chunks - 1) * plan.rows, .logits = known.logits};
+  }
+  ChunkedHead head(inputs.head, rows, ElementBytes(inputs.head), last);
   const char* reason =
       head.ForEach([&](const at::Tensor& logits, int64_t begin, int64_t chunk_rows) {
         CrossEntropyRows chunk = Slice(all, begin, chunk_rows);

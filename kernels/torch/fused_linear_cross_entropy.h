@@ -22,7 +22,8 @@ struct LinearLossInputs {
   at::Tensor divisor{};       // 0-dim, any device, or undefined
   CrossEntropyOptions options;
   bool need_entropy = false;
-  int64_t kernel;  // Of cross_entropy.
+  bool keep_logits = false;  // Forward: of the last chunk.
+  int64_t kernel;            // Of cross_entropy.
 };
 
 struct LinearLossOutputs {
@@ -31,6 +32,7 @@ struct LinearLossOutputs {
   at::Tensor lse;      // [rows] if the backward recomputes, else undefined.
   at::Tensor entropy;  // [rows] if needed, else undefined.
   at::Tensor inverse_divisor;
+  at::Tensor logits;  // Of the last chunk, if they are to be kept.
   LinearHeadGradients gradients;
 };
 
@@ -41,15 +43,19 @@ inline bool HasGradientInForward(at::ScalarType hidden_dtype, int64_t reduction)
   return reduction != kReduceNone && hidden_dtype != at::kHalf;
 }
 
+// The gradients that the head asks for are those of the reduced loss. Without a reduction, or in
+// fp16, dhidden is that of each row for an upstream gradient of 1; no other may be asked for.
 // REQUIRES: hidden's device is current.
 LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs);
 
 // What a backward that recomputes the logits knows of each row.
 struct LinearLossRows {
-  at::Tensor scale;       // [rows]: the gradient of each row's loss.
-  at::Tensor lse;         // [rows], as the forward gave it.
-  at::Tensor entropy{};   // [rows], as the forward gave it; only if dentropy is.
-  at::Tensor dentropy{};  // [rows]: the gradient of each row's entropy, or undefined.
+  at::Tensor scale;         // [rows]: the gradient of each row's loss.
+  at::Tensor lse;           // [rows], as the forward gave it.
+  at::Tensor entropy{};     // [rows], as the forward gave it; only if dentropy is.
+  at::Tensor dentropy{};    // [rows]: the gradient of each row's entropy, or undefined.
+  bool last_first = false;  // Take the forward's last chunk first.
+  at::Tensor logits{};      // Only then: its logits, to be overwritten, or undefined.
 };
 
 LinearHeadGradients LinearLossBackward(const LinearLossInputs& inputs, const LinearLossRows& rows);

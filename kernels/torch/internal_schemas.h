@@ -17,11 +17,12 @@ inline constexpr char kRmsNormBackward[] =
     "int casting, bool need_dx, bool need_dweight, int kernel) -> (Tensor dx, Tensor dweight)";
 
 // inverse_divisor: 0-dim, 1 / what the mean divides by, 0 for 0; [0] for the other reductions.
+// need_dlogits asks for the gradient of the loss beside it; not without a reduction.
 inline constexpr char kCrossEntropyForward[] =
     "cross_entropy_forward(Tensor logits, Tensor target, Tensor? class_weight, Tensor? divisor, "
     "int ignore_index, float label_smoothing, float softcap, float logit_scale, "
-    "float z_loss_scale, bool z_loss_in_loss, int reduction, int kernel) "
-    "-> (Tensor loss, Tensor z_loss, Tensor lse, Tensor inverse_divisor)";
+    "float z_loss_scale, bool z_loss_in_loss, int reduction, bool need_dlogits, int kernel) "
+    "-> (Tensor loss, Tensor z_loss, Tensor lse, Tensor inverse_divisor, Tensor dlogits)";
 inline constexpr char kCrossEntropyBackward[] =
     "cross_entropy_backward(Tensor dloss, Tensor logits, Tensor target, Tensor? class_weight, "
     "Tensor lse, Tensor inverse_divisor, int ignore_index, float label_smoothing, float softcap, "

@@ -13,6 +13,19 @@
 #include "kernels/torch/device.h"
 
 namespace fuseboard::torch_binding {
+namespace {
+
+// out = a @ b, in the dtype of `out`.
+void MultiplyInto(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  if (out.scalar_type() == a.scalar_type()) {
+    at::mm_out(out, a, b);
+  } else {
+    at::mm_out(out, a, b, out.scalar_type());
+  }
+}
+
+}  // namespace
+
 void CheckLinearHead(const char* operation, const LinearHead& head, const char* prefix) {
   const at::Tensor& hidden = head.hidden;
   const at::Tensor& weight = head.weight;
@@ -61,6 +74,19 @@ LinearHeadResult MetaResult(const LinearHead& head) {
           like(head.need_dbias, head.bias)};
 }
 
+bool KeepsLastChunk(const LinearHead& head) {
+  const auto element_bytes = static_cast<int64_t>(head.hidden.element_size());
+  const ChunkPlan plan =
+      PlanChunks(head.hidden.size(0), head.weight.size(0), element_bytes, head.chunk_bytes);
+  return !head.need_dweight ||
+         !AccumulatesInFloat32(head.weight.scalar_type(), head.dweight_dtype, plan.chunks);
+}
+
+at::ScalarType HiddenGradientType(const LinearHead& head) {
+  const at::ScalarType dtype = head.hidden.scalar_type();
+  return head.wide_dhidden && head.hidden.is_cuda() ? AccumulationType(dtype) : dtype;
+}
+
 at::Tensor LinearLogits(const at::Tensor& buffer, const at::Tensor& hidden,
                         const at::Tensor& weight, const at::Tensor& bias) {
   at::Tensor logits = buffer.narrow(0, 0, hidden.size(0)).narrow(1, 0, weight.size(0));
@@ -73,8 +99,8 @@ at::Tensor LinearLogits(const at::Tensor& buffer, const at::Tensor& hidden,
 }
 
 ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
-                         int64_t row_bytes_per_class)
-    : head_(head), rows_(rows) {
+                         int64_t row_bytes_per_class, std::optional<LastChunk> last)
+    : head_(head), rows_(rows), last_(last.value_or(LastChunk{.begin = rows.count()})) {
   const at::Tensor& hidden = head.hidden;
   const at::Tensor& weight = head.weight;
   const int64_t vocab = weight.size(0);
@@ -93,11 +119,18 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
     }
     dweight_.emplace(weight, in_float32);
   }
-  plan_ = plan(rows.count(), bytes);
-  buffer_ = Empty({plan_.rows, plan_.row_step}, hidden.scalar_type(), hidden.device());
+  plan_ = plan(last_.begin, bytes);
+  // A kept chunk has room for each one before it, as its pass cut them alike.
+  if (last_.logits.defined() && last_.logits.size(0) >= plan_.rows) {
+    buffer_ = last_.logits;
+  } else {
+    const int64_t most = std::max(plan_.rows, rows.count() - last_.begin);
+    buffer_ = Empty({most, plan_.row_step}, hidden.scalar_type(), hidden.device());
+  }
   if (head.need_dhidden) {
-    dhidden_ = rows.all() ? Empty(hidden.sizes(), hidden.scalar_type(), hidden.device())
-                          : at::zeros(hidden.sizes(), hidden.options());
+    const at::ScalarType dtype = HiddenGradientType(head);
+    dhidden_ = rows.all() ? Empty(hidden.sizes(), dtype, hidden.device())
+                          : at::zeros(hidden.sizes(), hidden.options().dtype(dtype));
   }
   if (head.need_dbias) {
     dbias_ = at::zeros({vocab}, hidden.options().dtype(AccumulationType(hidden.scalar_type())));
@@ -107,9 +140,12 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
 void ChunkedHead::Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden, int64_t begin) {
   if (dhidden_.defined() && rows_.all()) {
     at::Tensor out = dhidden_.narrow(0, begin, dlogits.size(0));
-    at::mm_out(out, dlogits, head_.weight);
+    MultiplyInto(out, dlogits, head_.weight);
   } else if (dhidden_.defined()) {
-    rows_.Put(dhidden_, begin, at::mm(dlogits, head_.weight));
+    at::Tensor rows =
+        Empty({dlogits.size(0), head_.weight.size(1)}, dhidden_.scalar_type(), dhidden_.device());
+    MultiplyInto(rows, dlogits, head_.weight);
+    rows_.Put(dhidden_, begin, rows);
   }
   if (dweight_.has_value()) dweight_->Add(dlogits, hidden);
   if (dbias_.defined()) {
@@ -119,6 +155,7 @@ void ChunkedHead::Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden
 
 LinearHeadGradients ChunkedHead::Finish() {
   buffer_.reset();  // Before fp32 accumulation makes its rounded copy.
+  last_.logits.reset();
   return {.dhidden = dhidden_,
           .dweight = dweight_.has_value() ? dweight_->Finish() : at::Tensor(),
           .dbias = dbias_.defined() ? dbias_.to(head_.bias.scalar_type()) : at::Tensor()};

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "kernels/torch/fused_linear_cross_entropy_chunks.h"
 #include "kernels/torch/supervised_rows.h"
@@ -36,6 +37,7 @@ struct LinearHead {
   bool need_dhidden = false;
   bool need_dweight = false;
   bool need_dbias = false;
+  bool wide_dhidden = false;  // dhidden is not rounded yet: see HiddenGradientType.
 
   [[nodiscard]] bool needs_gradient() const { return need_dhidden || need_dweight || need_dbias; }
 };
@@ -45,6 +47,14 @@ struct LinearHeadGradients {
   at::Tensor dweight;
   at::Tensor dbias;
 };
+
+// Whether the last chunk of a forward is kept for the backward, which then takes it first: not
+// where dweight is added up in fp32, whose larger chunks are others. By shapes alone.
+bool KeepsLastChunk(const LinearHead& head);
+
+// The dtype of a head's dhidden: the accumulation type if it is to be `wide_dhidden` and the device
+// has a GEMM that gives it, else hidden's.
+at::ScalarType HiddenGradientType(const LinearHead& head);
 
 // dhidden, dweight, dbias as the operators return them: [0] if not needed.
 using LinearHeadResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -59,11 +69,19 @@ void CheckLinearHead(const char* operation, const LinearHead& head, const char* 
 at::Tensor LinearLogits(const at::Tensor& buffer, const at::Tensor& hidden,
                         const at::Tensor& weight, const at::Tensor& bias);
 
+// The last chunk of a pass without gradients, for a pass over the same rows that makes them: it
+// takes that chunk first, and need not make its logits again.
+struct LastChunk {
+  int64_t begin;        // The supervised row that it begins with.
+  at::Tensor logits{};  // What TakeLogits gave, to be overwritten; undefined: to be made again.
+};
+
 class ChunkedHead {
  public:
   // `row_bytes_per_class`: what one logit of a chunk's budget counts as; more than an element where
   // a loss keeps a second buffer. REQUIRES: hidden's device is current; both outlive this.
-  ChunkedHead(const LinearHead& head, const SupervisedRows& rows, int64_t row_bytes_per_class);
+  ChunkedHead(const LinearHead& head, const SupervisedRows& rows, int64_t row_bytes_per_class,
+              std::optional<LastChunk> last = std::nullopt);
 
   const ChunkPlan& plan() const { return plan_; }
 
@@ -73,25 +91,37 @@ class ChunkedHead {
   template <typename Fn>
   const char* ForEach(Fn fn) {
     const char* first_reason = nullptr;
-    for (int64_t begin = 0; begin < rows_.count(); begin += plan_.rows) {
-      const int64_t count = std::min(plan_.rows, rows_.count() - begin);
+    const auto one = [&](int64_t begin, int64_t count, const at::Tensor& known_logits) {
       const at::Tensor hidden = rows_.Take(head_.hidden, begin, count);
-      const at::Tensor logits = LinearLogits(buffer_, hidden, head_.weight, head_.bias);
+      const at::Tensor logits = known_logits.defined()
+                                    ? ChunkOf(known_logits, count)
+                                    : LinearLogits(buffer_, hidden, head_.weight, head_.bias);
       const char* reason = fn(logits, begin, count);
       if (first_reason == nullptr) first_reason = reason;
       Accumulate(logits, hidden, begin);
+    };
+    if (last_.begin < rows_.count()) one(last_.begin, rows_.count() - last_.begin, last_.logits);
+    for (int64_t begin = 0; begin < last_.begin; begin += plan_.rows) {
+      one(begin, std::min(plan_.rows, last_.begin - begin), {});
     }
     return first_reason;
   }
+
+  // The last chunk's logits, if `fn` left them as they were.
+  at::Tensor TakeLogits() { return std::move(buffer_); }
 
   // Ends this object's use.
   LinearHeadGradients Finish();
 
  private:
+  [[nodiscard]] at::Tensor ChunkOf(const at::Tensor& buffer, int64_t count) const {
+    return buffer.narrow(0, 0, count).narrow(1, 0, head_.weight.size(0));
+  }
   void Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden, int64_t begin);
 
   const LinearHead& head_;
   const SupervisedRows& rows_;
+  LastChunk last_;
   ChunkPlan plan_;
   at::Tensor buffer_;
   at::Tensor dhidden_;

@@ -14,14 +14,6 @@
 namespace fuseboard::torch_binding {
 namespace {
 
-// Whether a tracer watches: then the multiplication must be an operator without side effects.
-bool IsTraced(const at::Tensor& tensor) {
-  const c10::DispatchKeySet keys =
-      tensor.key_set() | c10::impl::tls_local_dispatch_key_set().included_;
-  return keys.has_any(
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
-}
-
 // NOTE: a factor of 0 dimensions would be rounded to the tensor's dtype first (1/3 loses 0.2 % in
 // bf16); one of the tensor's own rank makes the product fp32.
 at::Tensor WithRankOf(const at::Tensor& tensor, const at::Tensor& factor) {
@@ -62,6 +54,13 @@ void ScaleOnCuda(at::Tensor& tensor, const at::Tensor& factor, int64_t kernel) {
 }
 
 }  // namespace
+
+bool IsTraced(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys =
+      tensor.key_set() | c10::impl::tls_local_dispatch_key_set().included_;
+  return keys.has_any(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
+}
 
 void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place,
                     int64_t kernel) {

@@ -16,6 +16,18 @@
 
 namespace fuseboard::torch_binding {
 
+// Makes a derivative of the gradients that `node` gave raise in the name of the operator
+// `backward`: otherwise it would lack its terms in silence.
+inline void RefuseSecondDerivative(const char* backward, const torch::autograd::Node& node,
+                                   const torch::autograd::variable_list& gradients) {
+  auto refusal = std::make_shared<torch::autograd::Error>(
+      std::string("derivative for fuseboard::") + backward + " is not implemented",
+      torch::autograd::edge_list(node.next_edges()));
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) torch::autograd::set_history(gradient, refusal);
+  }
+}
+
 // The node of `Op` with kCount inputs; the saved tensors are the gradients of those that need one.
 // Its attribute is the handle of the library whose `rescale` entry is used.
 //   Op::kNodeName   what a profile and grad_fn show
@@ -51,19 +63,8 @@ class ScaledGradientsNode final
 
   variable_list apply(variable_list&& grads) override {
     variable_list result = Base::apply(std::move(grads));
-    if (c10::GradMode::is_enabled()) RefuseSecondDerivative(result);
+    if (c10::GradMode::is_enabled()) RefuseSecondDerivative(Op::kBackward, *this, result);
     return result;
-  }
-
- private:
-  // Without this, a second derivative would lack its terms in silence.
-  void RefuseSecondDerivative(const variable_list& gradients) const {
-    auto refusal = std::make_shared<torch::autograd::Error>(
-        std::string("derivative for fuseboard::") + Op::kBackward + " is not implemented",
-        torch::autograd::edge_list(this->next_edges()));
-    for (const at::Tensor& gradient : gradients) {
-      if (gradient.defined()) torch::autograd::set_history(gradient, refusal);
-    }
   }
 };
 

@@ -25,10 +25,12 @@ constexpr char kSelectedLogProbs[] =
 constexpr char kSelectedLogProbsForward[] =
     "selected_log_probs_forward(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, "
     "int ignore_index, float softcap, float logit_scale, float temperature, bool need_entropy, "
-    "int chunk_bytes, int kernel) -> (Tensor values, Tensor entropy, Tensor lse)";
+    "bool need_dhidden, bool keep_logits, int chunk_bytes, int kernel) "
+    "-> (Tensor values, Tensor entropy, Tensor lse, Tensor dhidden, Tensor logits)";
 constexpr char kSelectedLogProbsBackward[] =
     "selected_log_probs_backward(Tensor? dvalues, Tensor? dentropy, Tensor hidden, Tensor weight, "
-    "Tensor? bias, Tensor target, Tensor lse, Tensor? entropy, int ignore_index, float softcap, "
+    "Tensor? bias, Tensor target, Tensor lse, Tensor? entropy, Tensor? logits, int ignore_index, "
+    "float softcap, "
     "float logit_scale, float temperature, int dweight_dtype, int chunk_bytes, bool need_dhidden, "
     "bool need_dweight, bool need_dbias, int kernel) "
     "-> (Tensor dhidden, Tensor dweight, Tensor dbias)";
@@ -55,9 +57,9 @@ Tensor WithoutAutograd(const Tensor& hidden, const Tensor& weight, const Optiona
                        const Tensor& target, int64_t ignore_index, double softcap,
                        double logit_scale, double temperature, int64_t /*dweight_dtype*/,
                        int64_t chunk_bytes, int64_t kernel) {
-  auto [values, entropy, lse] =
-      TokenLoss::CallForward(hidden, weight, bias, target, ignore_index, softcap, logit_scale,
-                             temperature, /*need_entropy=*/false, chunk_bytes, kernel);
+  auto [values, entropy, lse, dhidden, logits] = TokenLoss::CallForward(
+      hidden, weight, bias, target, ignore_index, softcap, logit_scale, temperature,
+      /*need_entropy=*/false, /*need_dhidden=*/false, /*keep_logits=*/false, chunk_bytes, kernel);
   return values;
 }
 

@@ -49,9 +49,16 @@ TokenLossResult TokenLossForward(const LinearLossInputs& inputs, int sign) {
   if (!outputs.entropy.defined()) {
     outputs.entropy = Empty({0}, outputs.loss.scalar_type(), hidden.device());
   }
+  at::Tensor dhidden = std::move(outputs.gradients.dhidden);
+  const auto or_none = [&](at::Tensor& tensor) {
+    if (!tensor.defined()) tensor = Empty({0}, hidden.scalar_type(), hidden.device());
+  };
+  or_none(dhidden);
+  or_none(outputs.logits);
   // 0 - loss: ignored rows are 0, not -0.
   return {sign < 0 ? at::rsub(outputs.loss, 0) : std::move(outputs.loss),
-          std::move(outputs.entropy), std::move(outputs.lse)};
+          std::move(outputs.entropy), std::move(outputs.lse), std::move(dhidden),
+          std::move(outputs.logits)};
 }
 
 TokenLossResult TokenLossForwardMeta(const LinearLossInputs& inputs) {
@@ -60,13 +67,19 @@ TokenLossResult TokenLossForwardMeta(const LinearLossInputs& inputs) {
   const auto per_row = hidden.sym_sizes().slice(0, 1);
   return {at::empty_symint(per_row, options),
           inputs.need_entropy ? at::empty_symint(per_row, options) : at::empty({0}, options),
-          at::empty_symint(per_row, options)};
+          at::empty_symint(per_row, options),
+          inputs.head.need_dhidden
+              ? at::empty_symint(hidden.sym_sizes(),
+                                 hidden.options().dtype(HiddenGradientType(inputs.head)))
+              : at::empty({0}, hidden.options()),
+          at::empty({0}, hidden.options())};
 }
 
 LinearHeadResult TokenLossBackward(const LinearLossInputs& inputs, int sign,
                                    const std::optional<Tensor>& dvalues,
                                    const std::optional<Tensor>& dentropy, const Tensor& lse,
-                                   const std::optional<Tensor>& entropy) {
+                                   const std::optional<Tensor>& entropy,
+                                   const std::optional<Tensor>& logits) {
   const char* name = NameOf(inputs.operation);
   const Tensor& hidden = inputs.head.hidden;
   CheckSameDevice(name, "hidden", hidden, "the gradient", ValueOrUndefined(dvalues));
@@ -84,6 +97,8 @@ LinearHeadResult TokenLossBackward(const LinearLossInputs& inputs, int sign,
     rows.entropy = ValueOrUndefined(entropy);
     rows.dentropy = dentropy->to(dtype);
   }
+  rows.last_first = KeepsLastChunk(inputs.head);
+  if (rows.last_first) rows.logits = ValueOrUndefined(logits);
   return ToResult(LinearLossBackward(inputs, rows), hidden);
 }
 

@@ -27,17 +27,20 @@ LinearLossInputs TokenLossInputs(Operation operation, const LinearHead& head,
                                  const at::Tensor& target, const TokenDistribution& distribution,
                                  bool need_entropy, int64_t kernel);
 
-// values, entropy ([0] if not needed) and lse, each [rows] in the accumulation type. Values are
-// `sign` times the cross entropy.
-using TokenLossResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+// values, entropy ([0] if not needed) and lse, each [rows] in the accumulation type, and dhidden of
+// each row's cross entropy ([0] if not needed, else of HiddenGradientType), and the last chunk's
+// logits ([0] if they are not kept). Values are `sign` times the cross entropy.
+using TokenLossResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 TokenLossResult TokenLossForward(const LinearLossInputs& inputs, int sign);
 TokenLossResult TokenLossForwardMeta(const LinearLossInputs& inputs);
 
 // From the gradients of values and entropy, each optional. `entropy` is read if it has one.
+// `logits` are what a forward of the same head kept, and are overwritten.
 LinearHeadResult TokenLossBackward(const LinearLossInputs& inputs, int sign,
                                    const std::optional<at::Tensor>& dvalues,
                                    const std::optional<at::Tensor>& dentropy, const at::Tensor& lse,
-                                   const std::optional<at::Tensor>& entropy);
+                                   const std::optional<at::Tensor>& entropy,
+                                   const std::optional<at::Tensor>& logits);
 
 }  // namespace fuseboard::torch_binding
 

@@ -2,16 +2,24 @@
 // and in whether there is an entropy:
 //
 //   x_forward(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, int ignore_index,
-//     float softcap, float logit_scale, float temperature, bool need_entropy, int chunk_bytes,
-//     int kernel) -> (Tensor values, Tensor entropy, Tensor lse)
+//     float softcap, float logit_scale, float temperature, bool need_entropy, bool need_dhidden,
+//     bool keep_logits, int chunk_bytes, int kernel)
+//     -> (Tensor values, Tensor entropy, Tensor lse, Tensor dhidden, Tensor logits)
 //   x_backward(Tensor? dvalues, Tensor? dentropy, Tensor hidden, Tensor weight, Tensor? bias,
-//     Tensor target, Tensor lse, Tensor? entropy, int ignore_index, float softcap,
+//     Tensor target, Tensor lse, Tensor? entropy, Tensor? logits, int ignore_index, float softcap,
 //     float logit_scale, float temperature, int dweight_dtype, int chunk_bytes, bool need_dhidden,
 //     bool need_dweight, bool need_dbias, int kernel)
 //     -> (Tensor dhidden, Tensor dweight, Tensor dbias)
 //
 // The forward keeps the log-sum-exp of each row (and its entropy); the backward makes the logits
-// again, as each row has an upstream gradient of its own.
+// again, as each row has an upstream gradient of its own. But for a head that wants no gradient:
+// dhidden of a row is linear in that number, so the forward makes it and the backward scales it, at
+// two matrix products in all instead of three. Not with an entropy, whose gradient is another
+// product; nor in f16, where probabilities underflow unless the upstream gradient is known.
+//
+// Of the logits that the backward needs, the forward keeps its last chunk, in the buffer that it
+// has anyway: `logits`, which the backward overwrites. Not for a tracer, to whom its shape is not
+// known.
 
 #ifndef KERNELS_TORCH_TOKEN_LOSS_OP_H_
 #define KERNELS_TORCH_TOKEN_LOSS_OP_H_
@@ -28,12 +36,15 @@
 #include "kernels/torch/checks.h"
 #include "kernels/torch/registration.h"
 #include "kernels/torch/saved_node.h"
+#include "kernels/torch/scaled_gradients_node.h"
 #include "kernels/torch/token_loss.h"
 
 namespace fuseboard::torch_binding {
 
 template <typename Op>
 class TokenLossNode;
+template <typename Op>
+class TokenLossScaleNode;
 
 // `Op` has what the operation has of its own:
 //   kOperation
@@ -49,27 +60,22 @@ class TokenLossOperator {
   static TokenLossResult Forward(const Tensor& hidden, const Tensor& weight,
                                  const OptionalTensor& bias, const Tensor& target,
                                  int64_t ignore_index, double softcap, double logit_scale,
-                                 double temperature, bool need_entropy, int64_t chunk_bytes,
-                                 int64_t kernel) {
-    const LinearHead head{.hidden = hidden,
-                          .weight = weight,
-                          .bias = ValueOrUndefined(bias),
-                          .chunk_bytes = chunk_bytes};
-    return TokenLossForward(
+                                 double temperature, bool need_entropy, bool need_dhidden,
+                                 bool keep_logits, int64_t chunk_bytes, int64_t kernel) {
+    const LinearHead head = ForwardHead(hidden, weight, bias, need_dhidden, chunk_bytes);
+    LinearLossInputs inputs =
         TokenLossInputs(Op::kOperation, head, target,
-                        {ignore_index, softcap, logit_scale, temperature}, need_entropy, kernel),
-        Op::kSign);
+                        {ignore_index, softcap, logit_scale, temperature}, need_entropy, kernel);
+    inputs.keep_logits = keep_logits;
+    return TokenLossForward(inputs, Op::kSign);
   }
 
   static TokenLossResult ForwardMeta(const Tensor& hidden, const Tensor& weight,
                                      const OptionalTensor& bias, const Tensor& target,
                                      int64_t ignore_index, double softcap, double logit_scale,
-                                     double temperature, bool need_entropy, int64_t chunk_bytes,
-                                     int64_t kernel) {
-    const LinearHead head{.hidden = hidden,
-                          .weight = weight,
-                          .bias = ValueOrUndefined(bias),
-                          .chunk_bytes = chunk_bytes};
+                                     double temperature, bool need_entropy, bool need_dhidden,
+                                     bool /*keep_logits*/, int64_t chunk_bytes, int64_t kernel) {
+    const LinearHead head = ForwardHead(hidden, weight, bias, need_dhidden, chunk_bytes);
     return TokenLossForwardMeta(TokenLossInputs(Op::kOperation, head, target,
                                                 {ignore_index, softcap, logit_scale, temperature},
                                                 need_entropy, kernel));
@@ -79,27 +85,25 @@ class TokenLossOperator {
                                    const Tensor& hidden, const Tensor& weight,
                                    const OptionalTensor& bias, const Tensor& target,
                                    const Tensor& lse, const OptionalTensor& entropy,
-                                   int64_t ignore_index, double softcap, double logit_scale,
-                                   double temperature, int64_t dweight_dtype, int64_t chunk_bytes,
-                                   bool need_dhidden, bool need_dweight, bool need_dbias,
-                                   int64_t kernel) {
+                                   const OptionalTensor& logits, int64_t ignore_index,
+                                   double softcap, double logit_scale, double temperature,
+                                   int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
+                                   bool need_dweight, bool need_dbias, int64_t kernel) {
     const LinearHead head{hidden,      weight,       ValueOrUndefined(bias), dweight_dtype,
                           chunk_bytes, need_dhidden, need_dweight,           need_dbias};
     return TokenLossBackward(TokenLossInputs(Op::kOperation, head, target,
                                              {ignore_index, softcap, logit_scale, temperature},
                                              /*need_entropy=*/false, kernel),
-                             Op::kSign, dvalues, dentropy, lse, entropy);
+                             Op::kSign, dvalues, dentropy, lse, entropy, logits);
   }
 
-  static LinearHeadResult BackwardMeta(const OptionalTensor& /*dvalues*/,
-                                       const OptionalTensor& /*dentropy*/, const Tensor& hidden,
-                                       const Tensor& weight, const OptionalTensor& bias,
-                                       const Tensor& /*target*/, const Tensor& /*lse*/,
-                                       const OptionalTensor& /*entropy*/, int64_t /*ignore_index*/,
-                                       double /*softcap*/, double /*logit_scale*/,
-                                       double /*temperature*/, int64_t /*dweight_dtype*/,
-                                       int64_t /*chunk_bytes*/, bool need_dhidden,
-                                       bool need_dweight, bool need_dbias, int64_t /*kernel*/) {
+  static LinearHeadResult BackwardMeta(
+      const OptionalTensor& /*dvalues*/, const OptionalTensor& /*dentropy*/, const Tensor& hidden,
+      const Tensor& weight, const OptionalTensor& bias, const Tensor& /*target*/,
+      const Tensor& /*lse*/, const OptionalTensor& /*entropy*/, const OptionalTensor& /*logits*/,
+      int64_t /*ignore_index*/, double /*softcap*/, double /*logit_scale*/, double /*temperature*/,
+      int64_t /*dweight_dtype*/, int64_t /*chunk_bytes*/, bool need_dhidden, bool need_dweight,
+      bool need_dbias, int64_t /*kernel*/) {
     return MetaResult({.hidden = hidden,
                        .weight = weight,
                        .bias = ValueOrUndefined(bias),
@@ -111,11 +115,11 @@ class TokenLossOperator {
   static TokenLossResult CallForward(const Tensor& hidden, const Tensor& weight,
                                      const OptionalTensor& bias, const Tensor& target,
                                      int64_t ignore_index, double softcap, double logit_scale,
-                                     double temperature, bool need_entropy, int64_t chunk_bytes,
-                                     int64_t kernel) {
+                                     double temperature, bool need_entropy, bool need_dhidden,
+                                     bool keep_logits, int64_t chunk_bytes, int64_t kernel) {
     static const auto op = Find(Op::kForward).template typed<decltype(Forward)>();
     return op.call(hidden, weight, bias, target, ignore_index, softcap, logit_scale, temperature,
-                   need_entropy, chunk_bytes, kernel);
+                   need_entropy, need_dhidden, keep_logits, chunk_bytes, kernel);
   }
 
   template <typename... Arguments>
@@ -136,12 +140,28 @@ class TokenLossOperator {
     }
     CheckLinearHead(NameOf(Op::kOperation),
                     {hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes});
-    auto [values, entropy, lse] = [&] {
+    const bool needs_gradient = torch::autograd::compute_requires_grad(hidden, weight, bias);
+    const bool in_forward = needs_gradient && !need_entropy && hidden.scalar_type() != at::kHalf &&
+                            !torch::autograd::compute_requires_grad(weight, bias);
+    const bool keep_logits = needs_gradient && !in_forward && !IsTraced(hidden) &&
+                             KeepsLastChunk({.hidden = hidden,
+                                             .weight = weight,
+                                             .bias = ValueOrUndefined(bias),
+                                             .dweight_dtype = dweight_dtype,
+                                             .chunk_bytes = chunk_bytes,
+                                             .need_dweight = weight.requires_grad()});
+    auto [values, entropy, lse, dhidden, logits] = [&] {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       return CallForward(hidden, weight, bias, target, ignore_index, softcap, logit_scale,
-                         temperature, need_entropy, chunk_bytes, kernel);
+                         temperature, need_entropy, in_forward, keep_logits, chunk_bytes, kernel);
     }();
-    if (torch::autograd::compute_requires_grad(hidden, weight, bias)) {
+    if (in_forward) {
+      const auto node = NewNode<TokenLossScaleNode<Op>>(hidden);
+      node->SetAttributes({ignore_index, static_cast<int64_t>(hidden.scalar_type())});
+      node->Save(0, dhidden);
+      node->Save(1, target);
+      torch::autograd::set_history(values, node);
+    } else if (needs_gradient) {
       const auto node = NewNode<TokenLossNode<Op>>(hidden, weight, bias);
       node->SetAttributes(
           {ignore_index, softcap, logit_scale, temperature, dweight_dtype, chunk_bytes, kernel});
@@ -150,6 +170,7 @@ class TokenLossOperator {
       node->Save(2, bias);
       node->Save(3, target);
       node->Save(4, lse);
+      if (keep_logits) node->Save(6, logits);
       torch::autograd::set_history(values, node);
       if (need_entropy) {
         torch::autograd::set_history(entropy, node);
@@ -172,34 +193,77 @@ class TokenLossOperator {
   }
 
  private:
+  static LinearHead ForwardHead(const Tensor& hidden, const Tensor& weight,
+                                const OptionalTensor& bias, bool need_dhidden,
+                                int64_t chunk_bytes) {
+    return {.hidden = hidden,
+            .weight = weight,
+            .bias = ValueOrUndefined(bias),
+            .chunk_bytes = chunk_bytes,
+            .need_dhidden = need_dhidden,
+            .wide_dhidden = true};
+  }
+
   static c10::OperatorHandle Find(const char* name) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(
         (std::string("fuseboard::") + name).c_str(), "");
   }
 };
 
+// The forward made dhidden of each row: only multiply it by the row's upstream gradient.
+template <typename Op>
+class TokenLossScaleNode final
+    : public SavedNode<TokenLossScaleNode<Op>, 2, 1, std::tuple<int64_t, int64_t>> {
+  using Base = SavedNode<TokenLossScaleNode<Op>, 2, 1, std::tuple<int64_t, int64_t>>;
+
+ public:
+  using variable_list = torch::autograd::variable_list;
+  using Inputs = typename Base::Inputs;
+
+  std::string name() const override { return Op::kNodeName; }
+
+  static variable_list Compute(const Inputs& inputs) {
+    if (!inputs.needs[0]) return variable_list(1);
+    const auto& [dhidden, target] = inputs.saved;
+    const auto& [ignore_index, dtype] = inputs.attributes;
+    const c10::AutoGradMode no_grad(false);
+    // Ignored rows have a gradient of 0, whatever their upstream gradient is.
+    at::Tensor scale = inputs.grad.masked_fill(target.eq(ignore_index), 0);
+    if (Op::kSign < 0) scale = scale.neg();
+    return {dhidden.mul(scale.unsqueeze(1)).to(static_cast<at::ScalarType>(dtype))};
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    variable_list result = Base::apply(std::move(grads));
+    if (c10::GradMode::is_enabled()) RefuseSecondDerivative(Op::kBackward, *this, result);
+    return result;
+  }
+};
+
 template <typename Op>
 class TokenLossNode final
-    : public SavedNode<TokenLossNode<Op>, 6, 3,
+    : public SavedNode<TokenLossNode<Op>, 7, 3,
                        std::tuple<int64_t, double, double, double, int64_t, int64_t, int64_t>> {
  public:
   using variable_list = torch::autograd::variable_list;
   using Inputs =
-      BackwardInputs<6, 3, std::tuple<int64_t, double, double, double, int64_t, int64_t, int64_t>>;
+      BackwardInputs<7, 3, std::tuple<int64_t, double, double, double, int64_t, int64_t, int64_t>>;
 
   std::string name() const override { return Op::kNodeName; }
 
   static variable_list Compute(const Inputs& inputs) {
     using OptionalTensor = std::optional<at::Tensor>;
-    const auto& [hidden, weight, bias, target, lse, entropy] = inputs.saved;
+    const auto& [hidden, weight, bias, target, lse, entropy, kept] = inputs.saved;
     const auto& [need_dhidden, need_dweight, need_dbias] = inputs.needs;
     const auto& [ignore_index, softcap, logit_scale, temperature, dweight_dtype, chunk_bytes,
                  kernel] = inputs.attributes;
+    // Another backward through this graph would find dlogits in their place.
+    const OptionalTensor logits = inputs.may_overwrite_saved ? OptionalOf(kept) : std::nullopt;
     const OptionalTensor dentropy =
         inputs.grads.size() > 1 ? OptionalOf(inputs.grads[1]) : std::nullopt;
     auto [dhidden, dweight, dbias] = TokenLossOperator<Op>::CallBackward(
         OptionalOf(inputs.grads[0]), dentropy, hidden, weight, OptionalOf(bias), target, lse,
-        OptionalOf(entropy), ignore_index, softcap, logit_scale, temperature, dweight_dtype,
+        OptionalOf(entropy), logits, ignore_index, softcap, logit_scale, temperature, dweight_dtype,
         chunk_bytes, need_dhidden, need_dweight, need_dbias, kernel);
     return {need_dhidden ? std::move(dhidden) : at::Tensor(),
             need_dweight ? std::move(dweight) : at::Tensor(),

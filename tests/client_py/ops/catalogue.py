@@ -37,6 +37,12 @@ OPERATIONS = [
     ),
     Operation("selected_log_probs", "cross_entropy", losses.selected_log_probs, True),
     Operation(
+        "selected_log_probs, frozen head",
+        "cross_entropy",
+        losses.selected_log_probs_of_a_frozen_head,
+        True,
+    ),
+    Operation(
         "fused_linear_scaled_cross_entropy",
         "cross_entropy",
         losses.fused_linear_scaled_cross_entropy,

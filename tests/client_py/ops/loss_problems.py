@@ -124,6 +124,14 @@ def selected_log_probs(source, length):
     )
 
 
+def selected_log_probs_of_a_frozen_head(source, length):
+    """The hidden states alone want a gradient."""
+    problem = selected_log_probs(source, length)
+    hidden, *head, target = problem.tensors
+    problem.tensors = [hidden, *(t if t is None else t.detach() for t in head), target]
+    return problem
+
+
 def fused_linear_scaled_cross_entropy(source, length):
     """Two values for each row."""
     classes, options, cut = source.width(CLASSES), _token_options(source), _cut(source)

@@ -271,6 +271,42 @@ def test_second_derivative_raises_with_the_operators_name():
         gradient.square().sum().backward()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", [MEAN, SUM])
+def test_a_kept_graph_gives_the_same_gradient_twice(handle_of, device, dtype, reduction):
+    logits = torch.randn(9, 1030, device=device).to(dtype).requires_grad_()
+    loss, _ = call_cross_entropy(
+        logits, targets(9, 1030, device), reduction=reduction, kernel=handle_of("cross_entropy")
+    )
+    for upstream in (torch.ones_like(loss), torch.full_like(loss, 3.0)):
+        first, second = (
+            torch.autograd.grad(loss, logits, upstream, retain_graph=True)[0] for _ in range(2)
+        )
+        assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
+    (last,) = torch.autograd.grad(loss, logits, upstream)
+    assert torch.equal(last, first)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, logits, upstream)
+
+
+def test_the_forward_makes_the_gradient_of_a_reduced_loss(handle_of, device):
+    target = targets(9, 100, device)
+    for reduction, dtype, in_forward in (
+        (MEAN, torch.bfloat16, True),
+        (SUM, torch.float32, True),
+        (NONE, torch.float32, False),
+        (MEAN, torch.float16, False),
+    ):
+        logits = torch.randn(9, 100, device=device).to(dtype).requires_grad_()
+        loss, _ = call_cross_entropy(
+            logits, target, reduction=reduction, kernel=handle_of("cross_entropy")
+        )
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            torch.autograd.grad(loss, logits, torch.ones_like(loss))
+        names = {event.name for event in profile.events()}
+        assert ("fuseboard::cross_entropy_backward" in names) == (not in_forward)
+
+
 def test_z_loss_carries_no_gradient_and_options_refuse_one():
     logits = torch.randn(2, 8, requires_grad=True)
     target = torch.tensor([1, 2])

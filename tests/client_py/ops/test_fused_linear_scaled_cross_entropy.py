@@ -66,6 +66,24 @@ def test_values_and_gradients_equal_float64(handle_of, device, dtype, used, igno
     compare(tensors, target, handle_of("cross_entropy"), used, 8192, temperature=0.7)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_frozen_head_without_an_entropy_equals_float64(handle_of, device, dtype):
+    (hidden, weight, bias), target = problem(37, 24, 129, dtype, device, ignored=0.4)
+    nll, entropy = call_scaled_cross_entropy(
+        hidden, weight.detach(), bias.detach(), target, temperature=0.7, return_entropy=False,
+        chunk_bytes=8192, kernel=handle_of("cross_entropy"),
+    )  # fmt: skip
+    wide = hidden.detach().double().requires_grad_()
+    want, _ = token_losses(
+        wide, weight.detach().double(), bias.detach().double(), target, temperature=0.7
+    )
+    upstream = torch.randn_like(nll)
+    (got,) = torch.autograd.grad(nll, hidden, upstream)
+    assert entropy.shape == (0,) and got.dtype == dtype
+    assert_near(nll, want, dtype)
+    assert_near(got, torch.autograd.grad(want, wide, upstream.double())[0])
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(
     rows=st.integers(0, 12),

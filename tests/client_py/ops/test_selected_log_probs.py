@@ -169,6 +169,78 @@ def test_second_derivative_raises_with_the_operators_name():
         dhidden.square().sum().backward()
 
 
+def products(call):
+    """How often call() multiplied matrices, without and with a bias."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    names = [event.name for event in profile.events()]
+    return names.count("aten::mm"), names.count("aten::addmm")
+
+
+# Buffers of 64 columns: a row of 33 classes in f32 takes 256 bytes.
+@pytest.mark.parametrize("rows_per_chunk, chunks", [(100, 1), (16, 3), (7, 6)])
+@pytest.mark.parametrize("ignored", [0.0, 0.3])
+def test_the_last_chunks_logits_are_made_once(handle_of, device, rows_per_chunk, chunks, ignored):
+    (hidden, weight, bias), target = problem(40, 16, 33, device=device, ignored=ignored)
+    weight = weight.detach()  # Its gradient is of other products; the bias keeps the backward.
+    values = call_selected_log_probs(
+        hidden, weight, bias, target, chunk_bytes=rows_per_chunk * 256,
+        kernel=handle_of("cross_entropy"),
+    )  # fmt: skip
+    upstream = torch.randn_like(values)
+    gradients = []
+
+    def backward(**options):
+        gradients.append(torch.autograd.grad(values, (hidden, bias), upstream, **options))
+
+    kept = products(lambda: backward(retain_graph=True)), products(lambda: backward())
+    if not ignored:
+        assert [addmm for _, addmm in kept] == [chunks, chunks - 1]
+    for a, b in zip(*gradients, strict=True):
+        assert torch.equal(a, b)
+
+
+def frozen_head(*arguments, **options):
+    """A problem whose hidden states alone want a gradient."""
+    (hidden, weight, bias), target = problem(*arguments, **options)
+    return [hidden, weight.detach(), None if bias is None else bias.detach()], target
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("ignored", [0.0, 0.4, 1.1])
+def test_a_frozen_head_equals_float64(handle_of, device, dtype, bias, ignored):
+    tensors, target = frozen_head(37, 24, 129, dtype, device, bias=bias, ignored=ignored)
+    kernel = handle_of("cross_entropy")
+    compare(tensors, target, kernel, chunk_bytes=8192, softcap=4.0, temperature=0.7)
+
+
+def test_the_backward_of_a_frozen_head_makes_no_logits(handle_of, device):
+    tensors, target = frozen_head(12, 16, 33, device=device)
+    values = call_selected_log_probs(*tensors, target, kernel=handle_of("cross_entropy"))
+    upstream = torch.randn_like(values)
+    assert products(lambda: torch.autograd.grad(values, tensors[0], upstream)) == (0, 0)
+
+
+def test_a_frozen_head_has_zeros_for_ignored_rows_whatever_comes_from_above(handle_of, device):
+    tensors, target = frozen_head(12, 16, 33, device=device, ignored=0.5)
+    target[3] = -100
+    values = call_selected_log_probs(*tensors, target, kernel=handle_of("cross_entropy"))
+    upstream = torch.where(target == -100, torch.nan, torch.ones_like(values))
+    (gradient,) = torch.autograd.grad(values, tensors[0], upstream)
+    assert (gradient[target == -100] == 0).all() and gradient.isfinite().all()
+
+
+def test_a_frozen_head_keeps_its_graph_and_refuses_a_second_derivative(device):
+    tensors, target = frozen_head(6, 8, 16, device=device)
+    values = call_selected_log_probs(*tensors, target).sum()
+    first, second = (torch.autograd.grad(values, tensors[0], retain_graph=True) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    (gradient,) = torch.autograd.grad(values, tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="selected_log_probs_backward"):
+        gradient.square().sum().backward()
+
+
 def test_autocast_casts_as_linear_does(handle_of, device):
     tensors, target = problem(12, 16, 33, device=device)
     kernel = handle_of("cross_entropy")
