@@ -398,12 +398,9 @@ def test_opcheck_is_clean(handle_of, device):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiles_without_a_graph_break(handle_of, device, backend, dynamic):
-    if backend == "inductor" and dynamic:
-        pytest.skip("one inductor build is enough")
+def test_compiles_without_a_graph_break(device, dynamic):
     torch._dynamo.reset()
-    kernel = handle_of(OPERATION)
+    kernel = load(OPERATION)
     weights = weight(16, device=device), weight(16, device=device)
 
     def attention(x, cos, sin):
@@ -411,8 +408,8 @@ def test_compiles_without_a_graph_break(handle_of, device, backend, dynamic):
         q, k = q.transpose(1, 2), k.transpose(1, 2)
         return call_qk_norm_rope(q, k, *weights, cos, sin, kernel=kernel)
 
-    compiled = torch.compile(attention, fullgraph=True, backend=backend, dynamic=dynamic)
-    for positions in (4, 5, 7) if backend == "aot_eager" else (4,):
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for positions in (4, 5) if dynamic else (4,):
         x = torch.randn(2, positions, 96, device=device, requires_grad=True)
         cos, sin = tables(1, positions, 16, device=device)
         got, want = compiled(x, cos, sin), attention(x, cos, sin)
@@ -453,15 +450,17 @@ def test_the_kernel_takes_all_that_the_models_do(device):
 @pytest.mark.parametrize("all_heads", [False, True])
 @pytest.mark.parametrize("h", [(32, 8), (40, 40)])
 def test_blocks_that_take_many_positions(handle_of, device, h, all_heads):
-    inputs = problem(torch.bfloat16, device, h, 700, 128, all_heads)
-    cos, sin = tables(2, 700, 128, dtype=torch.bfloat16, device=device)
+    positions = 700 if device == "cuda" else 40
+    inputs = problem(torch.bfloat16, device, h, positions, 128, all_heads)
+    cos, sin = tables(2, positions, 128, dtype=torch.bfloat16, device=device)
     check(inputs, cos, sin, handle_of(OPERATION), all_heads=all_heads)
 
 
 @pytest.mark.parametrize("all_heads", [False, True])
 def test_two_runs_are_bit_equal(device, all_heads):
-    inputs = problem(torch.bfloat16, device, (32, 8), 300, 128, all_heads)
-    cos, sin = tables(1, 300, 128, dtype=torch.bfloat16, device=device)
+    positions = 300 if device == "cuda" else 40
+    inputs = problem(torch.bfloat16, device, (32, 8), positions, 128, all_heads)
+    cos, sin = tables(1, positions, 128, dtype=torch.bfloat16, device=device)
     upstream = [torch.randn_like(x) for x in inputs[:2]]
 
     def run():

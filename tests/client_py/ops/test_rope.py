@@ -353,20 +353,17 @@ def test_opcheck_is_clean(handle_of, device):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiles_without_a_graph_break(handle_of, device, backend, dynamic):
-    if backend == "inductor" and dynamic:
-        pytest.skip("one inductor build is enough")
+def test_compiles_without_a_graph_break(device, dynamic):
     torch._dynamo.reset()
-    kernel = handle_of("rope")
+    kernel = load("rope")
 
     def attention(x, cos, sin):
         q, k = (t.view(*x.shape[:2], -1, 16).transpose(1, 2) for t in (x[..., :64], x[..., 64:]))
         q, k = call_rope(q, k, cos, sin, kernel=kernel)
         return q.transpose(1, 2).reshape(x.shape[0], -1).sum(), (k @ k.transpose(-1, -2)).tanh()
 
-    compiled = torch.compile(attention, fullgraph=True, backend=backend, dynamic=dynamic)
-    for positions in (4, 5, 7) if backend == "aot_eager" else (4,):
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for positions in (4, 5) if dynamic else (4,):
         x = torch.randn(2, positions, 96, device=device, requires_grad=True)
         cos, sin = tables(1, positions, 16, device=device)
         got, want = compiled(x, cos, sin), attention(x, cos, sin)
