@@ -15,20 +15,20 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from fsdp_worker import LAYOUTS, cases
+from fsdp_worker import every_case
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
-def results(layout: str) -> list[dict[str, str]]:
+def results() -> list[dict[str, str]]:
     """What became of each case, by rank. A rank that died tells it in every case."""
     command = [sys.executable, str(HERE / "fsdp_worker.py")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             subprocess.Popen(
-                [*command, folder, "2", str(rank), layout],
+                [*command, folder, "2", str(rank)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -38,15 +38,15 @@ def results(layout: str) -> list[dict[str, str]]:
         ]
         outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
         files = [pathlib.Path(folder) / f"{rank}.json" for rank in range(2)]
+        names = [f"{layout} {case}" for layout, case in every_case()]
         return [
-            json.loads(file.read_text()) if file.exists() else dict.fromkeys(cases(layout), output)
+            json.loads(file.read_text()) if file.exists() else dict.fromkeys(names, output)
             for file, output in zip(files, outputs, strict=True)
         ]
 
 
-@pytest.mark.parametrize(
-    ("layout", "case"), [(layout, case) for layout in LAYOUTS for case in cases(layout)]
-)
+@pytest.mark.parametrize(("layout", "case"), every_case())
 def test_fully_shard(layout: str, case: str) -> None:
-    for rank, result in enumerate(results(layout)):
-        assert result[case] == "", f"rank {rank}:\n{result[case]}"
+    for rank, result in enumerate(results()):
+        found = result[f"{layout} {case}"]
+        assert found == "", f"rank {rank}:\n{found}"
