@@ -100,7 +100,8 @@ class Training:
     """A running training_job.py."""
 
     def __init__(self, *arguments: str, address: object = None, **environment: str) -> None:
-        env = {**os.environ, "FUSEBOARD_HOME": str(HOME), "OMP_NUM_THREADS": "2", **environment}
+        threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+        env = {**os.environ, "FUSEBOARD_HOME": str(HOME), **threads, **environment}
         if address is not None:
             env["FUSEBOARD_ADDRESS"] = f"unix:{address}"
         self.process = subprocess.Popen(
