@@ -380,21 +380,22 @@ def test_second_derivative_raises_with_the_operators_name():
 
 
 def test_opcheck_is_clean(handle_of, device):
-    kernel = handle_of(OPERATION)
+    operator, kernel = torch.ops.fuseboard.qk_norm_rope.default, handle_of(OPERATION)
     for dtype in (torch.float32, torch.bfloat16):
-        q, k, q_weight, k_weight = problem(dtype, device, d=8)
-        all_weights = weight(32, device=device), weight(16, device=device)
+        inputs = problem(dtype, device, d=8)
         table = tables(1, 5, 8, dtype=dtype, device=device)
-        three = tables(3, 2, 5, 8, device=device)
-        for arguments in (
-            (q, k, q_weight, k_weight, *table, 1e-6, 0.0, 0, False, 8, [], False, True),
-            (q.detach(), k, None, k_weight, *table, 1e-6, 1.0, 1, False, 8, [], True, False),
-            (q, k, *all_weights, *three, 1e-6, 0.0, 0, True, 8, [1, 2, 1], False, True),
-            (q, None, None, None, *table, 1e-6, 0.0, 2, False, 4, [], False, True),
-        ):
-            if arguments[10] == 4:
-                arguments = (*arguments[:4], *(t[..., :4] for t in table), *arguments[6:])
-            torch.library.opcheck(torch.ops.fuseboard.qk_norm_rope.default, (*arguments, kernel))
+        options = (1e-6, 0.0, 0, False, 8, [], False, True)
+        torch.library.opcheck(operator, (*inputs, *table, *options, kernel))
+    q, k, _, k_weight = inputs
+    all_weights = weight(32, device=device), weight(16, device=device)
+    three = tables(3, 2, 5, 8, device=device)
+    part = [t[..., :4] for t in table]
+    for arguments in (
+        (q.detach(), k, None, k_weight, *table, 1e-6, 1.0, 1, False, 8, [], True, False),
+        (q, k, *all_weights, *three, 1e-6, 0.0, 0, True, 8, [1, 2, 1], False, True),
+        (q, None, None, None, *part, 1e-6, 0.0, 2, False, 4, [], False, True),
+    ):
+        torch.library.opcheck(operator, (*arguments, kernel))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -337,19 +337,19 @@ def test_second_derivative_raises_with_the_operators_name():
 
 
 def test_opcheck_is_clean(handle_of, device):
-    kernel = handle_of("rope")
+    operator, kernel = torch.ops.fuseboard.rope.default, handle_of("rope")
     for dtype in (torch.float32, torch.bfloat16):
         q, k = heads(2, 4, 3, 8, dtype, device), heads(2, 2, 3, 8, dtype, device)
         table = tables(1, 3, 8, dtype=dtype, device=device)
-        three = tables(3, 2, 3, 8, device=device)
-        vision = heads(1, 4, 3, 8, dtype, device).detach()[0].requires_grad_()
-        for arguments in (
-            (q, k, *table, 8, [], False, True),
-            (q.detach(), k, *table, 8, [], True, False),
-            (q, None, *three, 8, [1, 2, 1], False, True),
-            (vision, None, *(t[0] for t in table), 8, [], False, False),
-        ):
-            torch.library.opcheck(torch.ops.fuseboard.rope.default, (*arguments, kernel))
+        torch.library.opcheck(operator, (q, k, *table, 8, [], False, True, kernel))
+    three = tables(3, 2, 3, 8, device=device)
+    vision = heads(1, 4, 3, 8, dtype, device).detach()[0].requires_grad_()
+    for arguments in (
+        (q.detach(), k, *table, 8, [], True, False),
+        (q, None, *three, 8, [1, 2, 1], False, True),
+        (vision, None, *(t[0] for t in table), 8, [], False, False),
+    ):
+        torch.library.opcheck(operator, (*arguments, kernel))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
