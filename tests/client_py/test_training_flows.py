@@ -205,12 +205,11 @@ def test_adapter_on_the_head_trains(tmp_path: pathlib.Path, order: str, how: str
     assert_same_gradients(wrapped[0], wrapped[1])
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_model_gives_the_numbers_of_native(tmp_path: pathlib.Path, backend: str) -> None:
+def test_compiled_model_gives_the_numbers_of_native(tmp_path: pathlib.Path) -> None:
     torch._dynamo.reset()
     model, native = pair(tiny_model("llama"))
     bench = Bench(model, tmp_path, COMPOSITES)
-    compiled = torch.compile(model, backend=backend)
+    compiled = torch.compile(model, backend="eager")  # test_compiled.py has them with aot_eager.
     for seed in (1, 2):
         losses = [m(**tiny_batch(seed=seed)).loss for m in (compiled, native)]
         torch.testing.assert_close(*losses, rtol=1e-6, atol=0)
