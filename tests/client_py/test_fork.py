@@ -80,7 +80,7 @@ def test_a_child_that_ends_by_itself_sends_nothing_and_hangs_nowhere(
     out = run(
         daemon,
         f"""
-        for _ in range(4):
+        for _ in range(2):
             child = os.fork()
             if child == 0:
                 assert registry.forked and fuseboard.report().revision == 1
@@ -187,7 +187,7 @@ def test_forks_while_the_threads_are_busy_never_hang(daemon: FakeDaemon) -> None
         threads = [threading.Thread(target=busy, daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in range(5):
+        for _ in range(3):
             child = os.fork()
             if child == 0:
                 sys.exit(0)
