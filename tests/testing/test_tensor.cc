@@ -31,8 +31,8 @@ Format FormatOf(int32_t dtype) {
   }
 }
 
-// Both by the bits of a double: tests spend most of their time in these conversions. The exponent of
-// a subnormal double comes out below that of any dtype's, which is all that its callers ask.
+// Both by the bits of a double: tests spend most of their time in these conversions. The exponent
+// of a subnormal double comes out below that of any dtype's, which is all that its callers ask.
 double PowerOfTwo(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
 }

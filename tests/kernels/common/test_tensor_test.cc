@@ -32,7 +32,8 @@ TEST(TestTensorTest, NumbersOf16BitsStayThemselves) {
   for (const int32_t dtype : {FB_F16, FB_BF16}) {
     TestTensor bits(dtype, {0x10000});
     FbTensor view = bits.View(bits.image().data(), FB_CPU);
-    for (int i = 0; i < 0x10000; ++i) static_cast<uint16_t*>(view.data)[i] = static_cast<uint16_t>(i);
+    for (int i = 0; i < 0x10000; ++i)
+      static_cast<uint16_t*>(view.data)[i] = static_cast<uint16_t>(i);
     TestTensor back(dtype, {0x10000});
     back.Fill([&](auto, auto i) { return bits.At(0, i); });
     for (int i = 0; i < 0x10000; ++i) {
