@@ -245,10 +245,11 @@ def test_a_kill_of_the_fused_loss_keeps_the_peak_memory(daemon: Daemon) -> None:
     # 4096 tokens x 65536 x 4 bytes: full logits are 1 GiB, two chunks of the default budget, and
     # native holds several of them. Seen: fused 0.36 of native, killed 1.05 to 1.09 of fused. With
     # logits that fit one chunk the first would be 0.69 and say little of chunking.
-    shape = ("--steps=2", "--vocab=65536", "--batch=8", "--length=512", "--hidden=64")
+    shape = ("--vocab=65536", "--batch=8", "--length=512", "--hidden=64")
     peaks = {}
     for name in ("native", "fused", "killed"):
-        arguments = shape if name != "native" else (*shape, "--native")
+        # Native's first step is enough to be above the others' second, which has the optimizer's state.
+        arguments = (*shape, *(["--native", "--steps=1"] if name == "native" else ["--steps=2"]))
         if name == "killed":
             daemon.switch("kill", "fused_linear_cross_entropy")
         rows = Training(*arguments, address=daemon.job_socket).rest()
