@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 import weakref
@@ -18,8 +17,11 @@ pytest.importorskip("torch")
 from fakes.fake_daemon import FakeDaemon
 from fuseboard._channel import never_destroy
 
+from tests import warm
+
 PRELUDE = """
-import gc, os, sys, threading, time
+import gc, os, sys, threading, time, warnings
+warnings.simplefilter("error", ResourceWarning)
 import torch
 import fuseboard
 from fuseboard._registry import registry
@@ -39,14 +41,13 @@ def daemon(fake_home: pathlib.Path, short_tmp: pathlib.Path) -> Iterator[FakeDae
 
 
 def run(daemon: FakeDaemon, body: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c"]
-        + [PRELUDE + textwrap.dedent(body), daemon.address],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = warm.run(
+        warm.TORCH,
+        PRELUDE + textwrap.dedent(body),
+        [daemon.address],
+        {**os.environ, **paths, **environment},
         timeout=100,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

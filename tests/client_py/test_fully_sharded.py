@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -17,31 +14,21 @@ pytest.importorskip("transformers")
 
 from fsdp_worker import every_case
 
+from tests import warm
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
 def results() -> list[dict[str, str]]:
     """What became of each case, by rank. A rank that died tells it in every case."""
-    command = [sys.executable, str(HERE / "fsdp_worker.py")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            subprocess.Popen(
-                [*command, folder, "2", str(rank)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=environment,
-            )
-            for rank in range(2)
-        ]
-        outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
+        outputs = warm.run_ranks(HERE / "fsdp_worker.py", folder, 2)
         files = [pathlib.Path(folder) / f"{rank}.json" for rank in range(2)]
         names = [f"{layout} {case}" for layout, case in every_case()]
         return [
             json.loads(file.read_text()) if file.exists() else dict.fromkeys(names, output)
-            for file, output in zip(files, outputs, strict=True)
+            for file, (_, output) in zip(files, outputs, strict=True)
         ]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -16,6 +14,8 @@ transformers = pytest.importorskip("transformers")
 import torch.nn.functional as F
 from fakes.tiny_models import VOCABULARY, gradients, tiny_batch, tiny_model
 from torch_side import COMPOSITES, Bench, assert_same_gradients, pair
+
+from tests import warm
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -233,16 +233,8 @@ def test_data_parallel_replicas_run_native(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("ranks", [2])
 def test_distributed_data_parallel(ranks: int) -> None:
     """Default, find_unused_parameters and static_graph, with the loss in and out of the model."""
-    worker = HERE / "ddp_worker.py"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(worker), folder, str(ranks)]
-        processes = [
-            subprocess.Popen(
-                [*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-            for rank in range(ranks)
-        ]
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
+        outputs = warm.run_ranks(HERE / "ddp_worker.py", folder, ranks)
+    for code, output in outputs:
+        assert code == 0, output
         assert "all equal" in output

@@ -9,13 +9,14 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 JOB = pathlib.Path(__file__).with_name("training_job.py")
 HOME = pathlib.Path(
@@ -100,29 +101,24 @@ class Training:
     """A running training_job.py."""
 
     def __init__(self, *arguments: str, address: object = None, **environment: str) -> None:
-        threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-        env = {**os.environ, "FUSEBOARD_HOME": str(HOME), **threads, **environment}
+        env = {**os.environ, "FUSEBOARD_HOME": str(HOME), **environment}
         if address is not None:
             env["FUSEBOARD_ADDRESS"] = f"unix:{address}"
-        self.process = subprocess.Popen(
-            [sys.executable, str(JOB), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
+        stdin, commands = os.pipe()
+        rows, stdout = os.pipe()
+        self.process = warm.start(warm.LLAMA, warm.script(JOB), arguments, env, stdin, stdout)
+        os.close(stdin), os.close(stdout)
+        self.commands, self.rows = os.fdopen(commands, "w"), os.fdopen(rows)
         self.read()  # ready
 
     def read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self.rows.readline()
         assert line, f"the training ended early with {self.process.wait()}"
         return dict(json.loads(line))
 
     def step(self) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.commands.write("\n")
+        self.commands.flush()
         return self.read()
 
     def steps_until(self, operation: str, kind: str) -> dict[str, Any]:
