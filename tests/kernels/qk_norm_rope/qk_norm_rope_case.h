@@ -110,8 +110,7 @@ class Reference {
                  {{}, {}, call.inputs[backward_ ? 4 : 2], call.inputs[backward_ ? 5 : 3]},
                  {},
                  nullptr} {
-    rstd_.resize(static_cast<size_t>(x_.rows()));
-    for (int64_t row = 0; row < x_.rows(); ++row) rstd_[row] = Rstd(row);
+    FillRstd();
     testing::TestTensor& in = rotated_.inputs[side];
     in = testing::TestTensor(FB_F64, x_.shape());
     if (backward_) {
@@ -155,12 +154,17 @@ class Reference {
     for (int64_t h = 0; h < x_.shape()[1]; ++h) fn(first + h * case_.rope.positions);
   }
 
-  double Rstd(int64_t row) const {
-    double sum = 0.0;
-    ForRowOf(row, [&](int64_t head) {
-      for (int64_t e = 0; e < x_.cols(); ++e) sum += x_.At(head, e) * x_.At(head, e);
-    });
-    return 1.0 / std::sqrt(sum / static_cast<double>(case_.Features(x_.shape()[1])) + case_.eps);
+  void FillRstd() {
+    std::vector<double> squares(static_cast<size_t>(x_.rows()));
+    for (int64_t row = 0; row < x_.rows(); ++row) {
+      for (int64_t e = 0; e < x_.cols(); ++e) squares[row] += x_.At(row, e) * x_.At(row, e);
+    }
+    const auto features = static_cast<double>(case_.Features(x_.shape()[1]));
+    for (int64_t row = 0; row < x_.rows(); ++row) {
+      double sum = 0.0;
+      ForRowOf(row, [&](int64_t head) { sum += squares[head]; });
+      rstd_.push_back(1.0 / std::sqrt(sum / features + case_.eps));
+    }
   }
 
   void FillResults() {
