@@ -7,6 +7,7 @@ and it ends as any interpreter does.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -120,13 +121,22 @@ def run_ranks(path: pathlib.Path, folder: str, ranks: int) -> list[tuple[int, st
 
 @functools.cache
 def _server(modules: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process to fork from. It ends when this one does, as nobody else holds the socket."""
+    """The process to fork from, and the socket for requests; it ends when that is shut down or closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, __file__, str(theirs.fileno()), *modules]
     server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     theirs.close()
+
+    owner = os.getpid()
+
+    def stop() -> None:
+        if os.getpid() == owner:  # And not one that was forked from it.
+            ours.shutdown(socket.SHUT_RDWR)
+            server.wait()
+
+    atexit.register(stop)
     return ours, server
 
 
@@ -141,14 +151,15 @@ def _requests(requests: socket.socket) -> Iterator[tuple[dict[str, Any], list[in
 
 def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """In the child of each request: the request, with its streams in place. In the server: None."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for those below.
     for request, descriptors in _requests(requests):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass  # Of an earlier request.
         if os.fork():
             for descriptor in descriptors:
                 os.close(descriptor)
             continue
         # Between the server and the process that was asked for: tells of its end.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         requests.close()
         status, *streams = descriptors
         child = os.fork()
