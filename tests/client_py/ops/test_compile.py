@@ -32,7 +32,7 @@ def samples(device):
         yield ops.rms_norm.default, (x, leaf(8, device=device), 1e-6, 0.0, 0)
         yield ops.rms_norm.default, (x, None, 1e-6, 1.0, 1)
         yield ops.swiglu.default, (x, leaf(2, 3, 8, dtype=dtype, device=device), True)
-        for reduction in (NONE, MEAN, SUM):
+        for reduction in (NONE, MEAN, SUM) if dtype == torch.float32 else (MEAN,):
             options = (-100, 0.1, 5.0, 1.0, 1e-3, True, reduction)
             logits = leaf(4, 13, dtype=dtype, device=device)
             yield ops.cross_entropy.default, (logits, target, weighted, None, *options)
