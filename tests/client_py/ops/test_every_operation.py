@@ -121,6 +121,23 @@ def test_values_do_not_depend_on_what_wants_a_gradient(operation, handle_of, dev
                 assert equal(outputs_of(problem.call(problem.tensors, kernel)), want)
 
 
+# Rows of several tiles or blocks. With a gradient, cross entropy of such rows has another kernel on a GPU, which adds
+# up in another order (docs/kernels/cross_entropy.md): the operator without a linear layer takes it in its backward.
+@pytest.mark.parametrize("width", [4097, 40001, 131072])
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.is_loss], ids=name_of)
+def test_losses_of_wide_rows_do_not_depend_on_what_wants_a_gradient(operation, device, width):
+    kernel = load(operation.library)
+    for source in sources(device, seeds=range(4), width=width):
+        problem = operation.make(source, LENGTH)
+        want = [y.detach() for y in outputs_of(problem.call(problem.tensors, kernel))]
+        with torch.no_grad():
+            got = outputs_of(problem.call(problem.tensors, kernel))
+        if device == "cuda" and operation.name == "fused_linear_cross_entropy":
+            torch.testing.assert_close(got, tuple(want), rtol=2e-6, atol=1e-6, equal_nan=True)
+        else:
+            assert equal(got, want)
+
+
 @each_operation
 def test_a_gradient_is_the_same_whichever_others_are_asked_for(operation, handle_of, device):
     kernel = handle_of(operation.library)

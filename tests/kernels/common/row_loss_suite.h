@@ -137,11 +137,15 @@ class Suite {
     Run(&call);
     ExpectLoss(c, call);
     ExpectGradient(c, call, call.outputs[2], [&](auto r, auto) { return call.inputs[2].At(0, r); });
-    // The gradient alone has the same bits.
-    testing::KernelCall alone = call;
-    alone.outputs[0] = {};
-    Run(&alone);
-    EXPECT_TRUE(alone.outputs[2].HasBitsOf(call.outputs[2]));
+    // Each of them alone has the same bits.
+    testing::KernelCall gradient_alone = call;
+    gradient_alone.outputs[0] = {};
+    Run(&gradient_alone);
+    EXPECT_TRUE(gradient_alone.outputs[2].HasBitsOf(call.outputs[2]));
+    testing::KernelCall loss_alone = call;
+    loss_alone.outputs[2] = {};
+    Run(&loss_alone);
+    EXPECT_TRUE(loss_alone.outputs[0].HasBitsOf(call.outputs[0]));
   }
 
   void ExpectElements(const Case& c, testing::KernelCall call) const {

@@ -91,14 +91,7 @@ class JsdLogitsTest : public ::testing::TestWithParam<int> {
     KernelCall loss_alone = call;
     loss_alone.outputs[1] = {};
     Run(&loss_alone);
-    // The GPU's kernel without a gradient is another, in which products and sums are fused
-    // elsewhere.
-    for (int64_t r = 0; r < c.rows; ++r) {
-      EXPECT_NEAR(loss_alone.outputs[0].At(0, r), call.outputs[0].At(0, r), kError);
-    }
-    if (GetParam() == FB_CPU) {
-      EXPECT_TRUE(loss_alone.outputs[0].HasBitsOf(call.outputs[0]));
-    }
+    EXPECT_TRUE(loss_alone.outputs[0].HasBitsOf(call.outputs[0]));
     KernelCall gradient_alone = call;
     gradient_alone.outputs[0] = {};
     Run(&gradient_alone);
