@@ -77,6 +77,8 @@ TEST_P(QkNormRopeTest, AnyNumberOfHeadsAndPositions) {
                   .weight_dtype = FB_BF16,
                   .all_heads = all_heads};
         ExpectBoth(c);
+        // The order that is not a projection's has its own kernels on the GPU alone.
+        if (GetParam() == FB_CPU && c.rope.in.order == "bhs") continue;
         c.rope.round_products = 1;
         ExpectBoth(c);
         // OLMo2's tables are of f32.
