@@ -82,8 +82,10 @@ class Checker:
         lines = run.stdout.splitlines()
         summary = next((x for x in reversed(lines) if "SUMMARY" in x), "no summary").strip("= ")
         passed = re.search(r"\[  PASSED  \] (\d+) test", run.stdout)
-        failed = run.returncode != 0 or passed is None
         tests = int(passed.group(1)) if passed else 0
+        # A share of no tests makes no call to CUDA, of which the checker complains.
+        empty = passed is not None and tests == 0
+        failed = (run.returncode != 0 and not empty) or passed is None
         return Outcome(failed, tests, summary, "\n".join(lines[-60:]) + run.stderr[-2000:])
 
 
@@ -91,10 +93,11 @@ def report(tool: str, name: str, outcomes: list[Outcome]) -> bool:
     """Prints what became of a program; returns whether it passed."""
     tests = sum(o.tests for o in outcomes)
     failed = [o for o in outcomes if o.failed]
-    if not failed and tests:
-        print(f"{tool} {name}: {tests} tests, {outcomes[0].summary}", flush=True)
+    if not failed:
+        summaries = {o.summary for o in outcomes if o.tests} or {"all of them huge"}
+        print(f"{tool} {name}: {tests} tests, {'; '.join(sorted(summaries))}", flush=True)
         return True
-    print(f"{tool} {name}: {'; '.join(o.summary for o in failed) or 'no tests'}", flush=True)
+    print(f"{tool} {name}: {'; '.join(o.summary for o in failed)}", flush=True)
     for outcome in failed:
         print(outcome.output, flush=True)
     return False

@@ -79,6 +79,7 @@ class JsdLogitsTest : public ::testing::TestWithParam<int> {
             &params_};
   }
 
+  bool IsGpu() const { return GetParam() == FB_CUDA; }
   void Run(KernelCall* call) const { testing::Run(Kernel(), GetParam(), call); }
   static const FbKernel& Kernel() { return testing::OpenKernel("jsd"); }
 
@@ -168,6 +169,8 @@ TEST_P(JsdLogitsTest, LossAndGradientAgreeWithDoubleOnAllDTypesAndShapes) {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const double beta : {0.0, 0.3, 1.0}) {
       for (const Shape& shape : kShapes) {
+        // The CPU has one way through a row: what is wide is wide enough in one dtype.
+        if (!IsGpu() && shape.cols > 50000 && dtype != FB_BF16) continue;
         Expect({.rows = shape.rows, .cols = shape.cols, .dtype = dtype, .beta = beta});
       }
     }
@@ -207,7 +210,7 @@ TEST_P(JsdLogitsTest, RowsMayLieAnywhere) {
 }
 
 TEST_P(JsdLogitsTest, MoreRowsThanTheDeviceHoldsClusters) {
-  Expect({.rows = 600, .cols = 17000, .dtype = FB_BF16});
+  Expect({.rows = IsGpu() ? 600 : 20, .cols = 17000, .dtype = FB_BF16});
 }
 
 TEST_P(JsdLogitsTest, IgnoredRowsAreZeroAndNotRead) {

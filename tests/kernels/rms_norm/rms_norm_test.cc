@@ -104,8 +104,9 @@ TEST_P(RmsNormTest, TheWidestRowsAgreeWithDouble) {
 }
 
 TEST_P(RmsNormTest, ManyOfTheWidestRowsAgreeWithDouble) {
-  // On an H200 7 clusters of 16 blocks, or 60 of 4: several rows to each.
-  for (const Shape& shape : {Shape{30, 140000}, {130, 20488}}) {
+  // On an H200 7 clusters of 16 blocks, or 60 of 4: several rows to each. On a CPU a row is a row.
+  const int64_t factor = IsGpu() ? 10 : 1;
+  for (const Shape& shape : {Shape{3 * factor, 140000}, {13 * factor, 20488}}) {
     ExpectForward(
         {.rows = shape.rows, .hidden = shape.hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16});
     ExpectBackward(
@@ -282,6 +283,7 @@ TEST_P(RmsNormTest, ANanOrInfinityStaysInItsRow) {
 
 TEST_P(RmsNormTest, RowsAreCountedBeyondSixteenBits) {
   for (const int64_t rows : {65535, 65536, 65537, 131073}) {
+    if (!IsGpu() && rows != 65537) continue;
     const Case c = {.rows = rows, .hidden = 32, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
     const FbRmsNormParams params = c.params();
     KernelCall all = ForwardCall(c, &params);
