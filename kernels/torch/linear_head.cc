@@ -13,19 +13,6 @@
 #include "kernels/torch/device.h"
 
 namespace fuseboard::torch_binding {
-namespace {
-
-// out = a @ b, in the dtype of `out`.
-void MultiplyInto(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  if (out.scalar_type() == a.scalar_type()) {
-    at::mm_out(out, a, b);
-  } else {
-    at::mm_out(out, a, b, out.scalar_type());
-  }
-}
-
-}  // namespace
-
 void CheckLinearHead(const char* operation, const LinearHead& head, const char* prefix) {
   const at::Tensor& hidden = head.hidden;
   const at::Tensor& weight = head.weight;
@@ -82,11 +69,6 @@ bool KeepsLastChunk(const LinearHead& head) {
          !AccumulatesInFloat32(head.weight.scalar_type(), head.dweight_dtype, plan.chunks);
 }
 
-at::ScalarType HiddenGradientType(const LinearHead& head) {
-  const at::ScalarType dtype = head.hidden.scalar_type();
-  return head.wide_dhidden && head.hidden.is_cuda() ? AccumulationType(dtype) : dtype;
-}
-
 at::Tensor LinearLogits(const at::Tensor& buffer, const at::Tensor& hidden,
                         const at::Tensor& weight, const at::Tensor& bias) {
   at::Tensor logits = buffer.narrow(0, 0, hidden.size(0)).narrow(1, 0, weight.size(0));
@@ -128,9 +110,8 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
     buffer_ = Empty({most, plan_.row_step}, hidden.scalar_type(), hidden.device());
   }
   if (head.need_dhidden) {
-    const at::ScalarType dtype = HiddenGradientType(head);
-    dhidden_ = rows.all() ? Empty(hidden.sizes(), dtype, hidden.device())
-                          : at::zeros(hidden.sizes(), hidden.options().dtype(dtype));
+    dhidden_ = rows.all() ? Empty(hidden.sizes(), hidden.scalar_type(), hidden.device())
+                          : at::zeros(hidden.sizes(), hidden.options());
   }
   if (head.need_dbias) {
     dbias_ = at::zeros({vocab}, hidden.options().dtype(AccumulationType(hidden.scalar_type())));
@@ -140,12 +121,9 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
 void ChunkedHead::Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden, int64_t begin) {
   if (dhidden_.defined() && rows_.all()) {
     at::Tensor out = dhidden_.narrow(0, begin, dlogits.size(0));
-    MultiplyInto(out, dlogits, head_.weight);
+    at::mm_out(out, dlogits, head_.weight);
   } else if (dhidden_.defined()) {
-    at::Tensor rows =
-        Empty({dlogits.size(0), head_.weight.size(1)}, dhidden_.scalar_type(), dhidden_.device());
-    MultiplyInto(rows, dlogits, head_.weight);
-    rows_.Put(dhidden_, begin, rows);
+    rows_.Put(dhidden_, begin, at::mm(dlogits, head_.weight));
   }
   if (dweight_.has_value()) dweight_->Add(dlogits, hidden);
   if (dbias_.defined()) {

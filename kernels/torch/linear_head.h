@@ -37,7 +37,6 @@ struct LinearHead {
   bool need_dhidden = false;
   bool need_dweight = false;
   bool need_dbias = false;
-  bool wide_dhidden = false;  // dhidden is not rounded yet: see HiddenGradientType.
 
   [[nodiscard]] bool needs_gradient() const { return need_dhidden || need_dweight || need_dbias; }
 };
@@ -51,10 +50,6 @@ struct LinearHeadGradients {
 // Whether the last chunk of a forward is kept for the backward, which then takes it first: not
 // where dweight is added up in fp32, whose larger chunks are others. By shapes alone.
 bool KeepsLastChunk(const LinearHead& head);
-
-// The dtype of a head's dhidden: the accumulation type if it is to be `wide_dhidden` and the device
-// has a GEMM that gives it, else hidden's.
-at::ScalarType HiddenGradientType(const LinearHead& head);
 
 // dhidden, dweight, dbias as the operators return them: [0] if not needed.
 using LinearHeadResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;

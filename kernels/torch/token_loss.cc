@@ -68,10 +68,8 @@ TokenLossResult TokenLossForwardMeta(const LinearLossInputs& inputs) {
   return {at::empty_symint(per_row, options),
           inputs.need_entropy ? at::empty_symint(per_row, options) : at::empty({0}, options),
           at::empty_symint(per_row, options),
-          inputs.head.need_dhidden
-              ? at::empty_symint(hidden.sym_sizes(),
-                                 hidden.options().dtype(HiddenGradientType(inputs.head)))
-              : at::empty({0}, hidden.options()),
+          inputs.head.need_dhidden ? at::empty_symint(hidden.sym_sizes(), hidden.options())
+                                   : at::empty({0}, hidden.options()),
           at::empty({0}, hidden.options())};
 }
 

@@ -28,8 +28,8 @@ LinearLossInputs TokenLossInputs(Operation operation, const LinearHead& head,
                                  bool need_entropy, int64_t kernel);
 
 // values, entropy ([0] if not needed) and lse, each [rows] in the accumulation type, and dhidden of
-// each row's cross entropy ([0] if not needed, else of HiddenGradientType), and the last chunk's
-// logits ([0] if they are not kept). Values are `sign` times the cross entropy.
+// each row's cross entropy ([0] if not needed), and the last chunk's logits ([0] if they are not
+// kept). Values are `sign` times the cross entropy.
 using TokenLossResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 TokenLossResult TokenLossForward(const LinearLossInputs& inputs, int sign);
 TokenLossResult TokenLossForwardMeta(const LinearLossInputs& inputs);

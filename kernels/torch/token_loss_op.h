@@ -157,7 +157,7 @@ class TokenLossOperator {
     }();
     if (in_forward) {
       const auto node = NewNode<TokenLossScaleNode<Op>>(hidden);
-      node->SetAttributes({ignore_index, static_cast<int64_t>(hidden.scalar_type())});
+      node->SetAttributes({ignore_index});
       node->Save(0, dhidden);
       node->Save(1, target);
       torch::autograd::set_history(values, node);
@@ -200,8 +200,7 @@ class TokenLossOperator {
             .weight = weight,
             .bias = ValueOrUndefined(bias),
             .chunk_bytes = chunk_bytes,
-            .need_dhidden = need_dhidden,
-            .wide_dhidden = true};
+            .need_dhidden = need_dhidden};
   }
 
   static c10::OperatorHandle Find(const char* name) {
@@ -213,8 +212,8 @@ class TokenLossOperator {
 // The forward made dhidden of each row: only multiply it by the row's upstream gradient.
 template <typename Op>
 class TokenLossScaleNode final
-    : public SavedNode<TokenLossScaleNode<Op>, 2, 1, std::tuple<int64_t, int64_t>> {
-  using Base = SavedNode<TokenLossScaleNode<Op>, 2, 1, std::tuple<int64_t, int64_t>>;
+    : public SavedNode<TokenLossScaleNode<Op>, 2, 1, std::tuple<int64_t>> {
+  using Base = SavedNode<TokenLossScaleNode<Op>, 2, 1, std::tuple<int64_t>>;
 
  public:
   using variable_list = torch::autograd::variable_list;
@@ -225,12 +224,12 @@ class TokenLossScaleNode final
   static variable_list Compute(const Inputs& inputs) {
     if (!inputs.needs[0]) return variable_list(1);
     const auto& [dhidden, target] = inputs.saved;
-    const auto& [ignore_index, dtype] = inputs.attributes;
+    const auto& [ignore_index] = inputs.attributes;
     const c10::AutoGradMode no_grad(false);
     // Ignored rows have a gradient of 0, whatever their upstream gradient is.
     at::Tensor scale = inputs.grad.masked_fill(target.eq(ignore_index), 0);
     if (Op::kSign < 0) scale = scale.neg();
-    return {dhidden.mul(scale.unsqueeze(1)).to(static_cast<at::ScalarType>(dtype))};
+    return {dhidden.mul(scale.unsqueeze(1)).to(dhidden.scalar_type())};
   }
 
   variable_list apply(variable_list&& grads) override {
