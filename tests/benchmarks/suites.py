@@ -45,9 +45,10 @@ class Suite:
     scaled: int
 
 
-# The widths of models that are no powers of two, then rows too wide for one block.
+# The widths of models that are no powers of two, then rows too wide for one block: 512 MiB each, as the start
+# and the end of a launch are a tenth of 128 MiB, and the widest at that size too.
 _ODD = [(16384, 2880), (16384, 3584), (16384, 5120), (16384, 4097)]
-_WIDE = [(4096, 16384), (1024, 65536), (512, 131072), (256, 262144)]
+_WIDE = [(16384, 16384), (4096, 65536), (2048, 131072), (1024, 262144), (256, 262144)]
 _ROWS = [(16384, 4096), (64, 4096), *_WIDE, *_ODD]
 _GATES = [(8192, 14336), (64, 14336), (8192, 2880), (8192, 14337), (4096, 8192)]
 _HEADS = [
