@@ -129,6 +129,15 @@ TEST_P(FusedAddRmsNormTest, GradientsOfNormAndSumAreJoinedInOneRounding) {
   }
 }
 
+TEST_P(FusedAddRmsNormTest, ManyWideRowsPerClusterAreAddedUp) {
+  for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{401, 20488}, {31, 262136}}) {
+    const Case c = {.rows = rows, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
+    Forward(c);
+    Backward(c, {}, /*has_dsum=*/true);
+    Backward(c, {}, /*has_dsum=*/false);
+  }
+}
+
 TEST_P(FusedAddRmsNormTest, AnyStridesAndAlignments) {
   for (const int64_t hidden : {64, 200}) {
     const Case c = {.rows = 6,
