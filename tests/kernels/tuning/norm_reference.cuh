@@ -69,8 +69,15 @@ static __device__ __forceinline__ double InputAt(const NormProblem& p, int64_t a
   return v[0];
 }
 
-// Of a row, by a block of 256: mean, rstd, mean(g), mean(g * n).
-static __global__ void RowReferenceKernel(const __grid_constant__ NormProblem p, double4* out) {
+struct RowMeans {
+  double mean;
+  double rstd;
+  double g;
+  double gn;  // Of g * n.
+};
+
+// Of a row, by a block of 256.
+static __global__ void RowReferenceKernel(const __grid_constant__ NormProblem p, RowMeans* out) {
   __shared__ double shared[256];
   const auto total = [&](auto value) {
     double sum = 0.0;
@@ -104,7 +111,7 @@ static __device__ __forceinline__ void Note(int* worst, double got, double want)
 }
 
 // A thread per column.
-static __global__ void ApartKernel(const __grid_constant__ NormProblem p, const double4* row,
+static __global__ void ApartKernel(const __grid_constant__ NormProblem p, const RowMeans* row,
                                    const __grid_constant__ NormOutputs of, int* worst) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= p.hidden) return;
@@ -144,15 +151,15 @@ class NormReference {
       : problem_(problem), mean_(mean), rstd_(rstd) {
     const auto rows = static_cast<size_t>(problem.rows);
     void* memory = nullptr;
-    Check(cudaMalloc(&memory, rows * sizeof(double4) + sizeof(int)));
-    row_ = static_cast<double4*>(memory);
+    Check(cudaMalloc(&memory, rows * sizeof(RowMeans) + sizeof(int)));
+    row_ = static_cast<RowMeans*>(memory);
     worst_ = reinterpret_cast<int*>(row_ + rows);
     RowReferenceKernel<<<static_cast<unsigned>(rows), 256>>>(problem, row_);
-    std::vector<double4> of(rows);
-    Check(cudaMemcpy(of.data(), row_, rows * sizeof(double4), cudaMemcpyDeviceToHost));
-    for (const double4& row : of) {
-      want_mean_.push_back(static_cast<float>(row.x));
-      want_rstd_.push_back(static_cast<float>(row.y));
+    std::vector<RowMeans> of(rows);
+    Check(cudaMemcpy(of.data(), row_, rows * sizeof(RowMeans), cudaMemcpyDeviceToHost));
+    for (const RowMeans& row : of) {
+      want_mean_.push_back(static_cast<float>(row.mean));
+      want_rstd_.push_back(static_cast<float>(row.rstd));
     }
     if (problem.forward) return;
     Check(cudaMemcpy(mean, want_mean_.data(), rows * 4, cudaMemcpyHostToDevice));
@@ -190,7 +197,7 @@ class NormReference {
   NormProblem problem_;
   float* mean_;
   float* rstd_;
-  double4* row_;
+  RowMeans* row_;
   int* worst_;
   std::vector<float> want_mean_;
   std::vector<float> want_rstd_;
