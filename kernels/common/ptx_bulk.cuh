@@ -35,6 +35,16 @@ __device__ __forceinline__ void FenceBarrierInit() {
 #endif
 }
 
+// Orders what this thread read or wrote in the block's shared memory before bulk copies that are
+// started after its next arrival: those are no ordinary accesses, which an arrival alone orders.
+__device__ __forceinline__ void FenceBeforeBulkCopies() {
+#if defined(FB_PTX_SM90)
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
 __device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
 #if defined(FB_PTX_SM90)
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");

@@ -8,8 +8,9 @@
 //   template <typename T> float GradientFactor() const        row (losses: per element)
 //
 // Traffic: each input read once, each output written once; rows of several tiles add 8 bytes per
-// tile. Determinism: the order of a row's sum is fixed by its width and alignment. No atomics.
-// Ignored rows are not read: loss 0 and gradient 0, whatever they hold.
+// tile. Determinism: the order of a row's sum is fixed by its width and the alignment of its
+// inputs, with the gradient and without. No atomics. Ignored rows are not read: loss 0 and gradient
+// 0, whatever they hold.
 
 #ifndef KERNELS_COMMON_ROW_LOSS_CUH_
 #define KERNELS_COMMON_ROW_LOSS_CUH_
@@ -22,9 +23,15 @@
 
 namespace fuseboard::row_loss {
 
+// The loss of an element is p * per_p, which is added up in one operation, spelled out: a compiler
+// may join a product to the sum that it goes into or not, by what else it is for, and a loss must
+// have the same bits with its gradient and without.
 struct Terms {
-  float loss;
+  float p;
+  float per_p;
   float gradient;
+
+  __device__ __forceinline__ float AddLossTo(float sum) const { return fmaf(p, per_p, sum); }
 };
 
 __device__ __forceinline__ bool IsIgnored(const Call& call, int64_t row) {
@@ -35,6 +42,23 @@ __device__ __forceinline__ bool IsIgnored(const Call& call, int64_t row) {
   return label == call.ignore_index;
 }
 
+// StoreFloats to where a run may be stored whole only if `aligned`.
+template <typename T, int kLanes>
+__device__ __forceinline__ void StoreFloatsAt(T* address, bool aligned,
+                                              const float (&values)[kLanes]) {
+  if constexpr (kLanes > 1) {
+    if (!aligned) {
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) {
+        const float one[1] = {values[i]};
+        StoreFloats<T, 1>(address + i, one);
+      }
+      return;
+    }
+  }
+  StoreFloats<T, kLanes>(address, values);
+}
+
 // One row's memory.
 template <typename T>
 struct RowPointers {
@@ -43,13 +67,16 @@ struct RowPointers {
   const float* dloss;
   float* losses;
   T* dinput;
+  bool dinput_is_aligned;  // As input.
 
   __device__ __forceinline__ RowPointers(const Call& call, int64_t row)
       : input(static_cast<const T*>(call.input) + row * call.input_stride),
         target(static_cast<const T*>(call.target) + row * call.target_stride),
         dloss(call.dloss + row * call.dloss_stride),
         losses(call.losses + row * call.losses_stride),
-        dinput(static_cast<T*>(call.dinput) + row * call.dinput_stride) {}
+        dinput(static_cast<T*>(call.dinput) + row * call.dinput_stride),
+        dinput_is_aligned(
+            (reinterpret_cast<uintptr_t>(dinput) - reinterpret_cast<uintptr_t>(input)) % 16 == 0) {}
 };
 
 // Some neighbouring elements of each input, held as loaded.
@@ -82,8 +109,12 @@ struct Run {
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) {
       const Terms terms = function.template At<T>(x[i], y[i]);
-      if constexpr (kMode == Mode::kElements) losses[i] = terms.loss * loss_factor;
-      if constexpr (kMode == Mode::kLoss || kMode == Mode::kGradient) sum[i % 2] += terms.loss;
+      if constexpr (kMode == Mode::kElements) {
+        losses[i] = terms.p * terms.per_p * loss_factor;
+      }
+      if constexpr (kMode == Mode::kLoss || kMode == Mode::kGradient) {
+        sum[i % 2] = terms.AddLossTo(sum[i % 2]);
+      }
       if constexpr (kHasDloss) {
         x[i] = terms.gradient * (gradient_factor * upstream[i]);
       } else {
@@ -92,7 +123,7 @@ struct Run {
     }
     if constexpr (kMode == Mode::kElements) StoreFloats<float, kLanes>(row.losses + column, losses);
     if constexpr (kMode == Mode::kGradient || kMode == Mode::kBackward) {
-      StoreFloats<T, kLanes>(row.dinput + column, x);
+      StoreFloatsAt<T, kLanes>(row.dinput + column, row.dinput_is_aligned, x);
     }
   }
 
@@ -100,7 +131,7 @@ struct Run {
     const float zeros[kLanes] = {};
     if constexpr (kMode == Mode::kElements) StoreFloats<float, kLanes>(row.losses + column, zeros);
     if constexpr (kMode == Mode::kGradient || kMode == Mode::kBackward) {
-      StoreFloats<T, kLanes>(row.dinput + column, zeros);
+      StoreFloatsAt<T, kLanes>(row.dinput + column, row.dinput_is_aligned, zeros);
     }
   }
 };
@@ -166,7 +197,8 @@ __device__ __forceinline__ float SolveTile(const Function& function,
 
 // blockDim = (threads per row, rows per block); see Policy. `tiles` is TilesOf(policy, rows), each
 // a block's work. With several tiles per row, `sums` has the sum of each in row-major order; else
-// it is the loss. REQUIRES: kLanes == 1, or the rows of all matrices are aligned alike to 16 bytes.
+// it is the loss. REQUIRES: kLanes == 1, or the rows of all matrices but dinput are aligned alike
+// to 16 bytes.
 template <typename Function, typename T, int kLanes, Mode kMode, typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     RowLossKernel(const __grid_constant__ Call call, const __grid_constant__ Function function,

@@ -12,14 +12,17 @@
 
 namespace fuseboard::row_loss {
 
-// Whether the matrices of a checked call can be taken in the same 16-byte units.
-inline bool RowsAreAlike(const FbCall& call) {
+// Whether the matrices of a checked call are taken in the same 16-byte units. Rows that are summed
+// are if their inputs can be, wherever their gradient lies: it must not change the order.
+inline bool InUnits(const FbCall& call) {
+  const bool has_elements = call.num_outputs == 3 && !IsAbsent(call.outputs[1]);
+  const bool sums = call.num_outputs > 1 && !has_elements;
   RowAlignment alignment;
   const auto add = [&](const FbTensor& tensor) {
     if (tensor.ndim == 2) alignment.Add(tensor);
   };
   for (int32_t i = 0; i < call.num_inputs; ++i) add(call.inputs[i]);
-  for (int32_t i = 0; i < call.num_outputs; ++i) add(call.outputs[i]);
+  for (int32_t i = 0; i < call.num_outputs && !sums; ++i) add(call.outputs[i]);
   return alignment.alike();
 }
 
@@ -27,7 +30,7 @@ template <typename C>
 Policy PolicyFor(const FbCall& call, int64_t cols) {
   // The second input is target in a forward and input in a backward: of the elements' dtype.
   const int64_t lanes = call.inputs[1].dtype == FB_F32 ? 4 : 8;
-  return SelectPolicy<C>(RowsAreAlike(call) ? cols / lanes : cols);
+  return SelectPolicy<C>(InUnits(call) ? cols / lanes : cols);
 }
 
 // FbEntry::workspace_bytes of a forward: a float for each tile if a row has several.

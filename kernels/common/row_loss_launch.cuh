@@ -69,7 +69,7 @@ int32_t LaunchCut(Kernel<Function> kernel, const Policy& policy, const FbCall& r
 // Enqueues a call that is not empty. `workspace` is of ForwardWorkspaceBytes.
 template <typename Function>
 int32_t Launch(const FbCall& raw, const Call& call, const Function& function, void* workspace) {
-  const auto kernel = KernelOf<Function, DefaultCut>(ModeOf(call), call.dtype, RowsAreAlike(raw));
+  const auto kernel = KernelOf<Function, DefaultCut>(ModeOf(call), call.dtype, InUnits(raw));
   return LaunchCut(kernel, PolicyFor<DefaultCut>(raw, call.cols), raw, call, function, workspace);
 }
 

@@ -35,7 +35,7 @@ inline constexpr int kTurns = 4;
 
 struct RingShared {
   uint64_t filled[kMaxSlots];  // The chunk has arrived.
-  uint64_t freed[kMaxSlots];   // Every computing warp is done with it.
+  uint64_t freed[kMaxSlots];   // Every thread that reads it is done.
   uint64_t merged[kTurns];     // All partials of a row are here.
   // With a gradient only:
   uint64_t summed[kTurns];  // Every summing warp has left its statistics of a row.
@@ -150,10 +150,12 @@ struct Ring {
     return LoadLanes<T, kLanes>(reinterpret_cast<const T*>(at));
   }
 
-  // This warp no longer needs the chunk.
+  // This thread no longer needs the chunk. An arrival of each thread, and not of each warp after a
+  // barrier of its own, is what racecheck follows, and faster: H200, loss of 8192 x 128256 bf16
+  // 0.471 ms instead of 0.474, and the gradient 1.083 instead of 1.088.
   __device__ __forceinline__ void Free(int slot) const {
-    __syncwarp();
-    if (threadIdx.x % kWarpThreads == 0) BarrierArrive(&shared.freed[slot]);
+    FenceBeforeBulkCopies();
+    BarrierArrive(&shared.freed[slot]);
   }
 
   // Step 1 for the units of the slice. Moves `cursor` past them.

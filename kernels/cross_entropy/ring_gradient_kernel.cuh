@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kMaxPipelineThreads, 1)
     const auto store_warps = static_cast<uint32_t>(store_threads / kWarpThreads);
     for (int i = 0; i < slots; ++i) {
       BarrierInit(&shared.filled[i], 1);
-      BarrierInit(&shared.freed[i], store_warps);
+      BarrierInit(&shared.freed[i], static_cast<uint32_t>(store_threads));
     }
     for (int i = 0; i < kTurns; ++i) {
       BarrierInit(&shared.merged[i], 1);

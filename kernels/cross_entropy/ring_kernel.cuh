@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kMaxRingThreads + kWarpThreads, kGradient ? 3 
   if (threadIdx.x == 0) {
     for (int i = 0; i < slots; ++i) {
       BarrierInit(&shared.filled[i], 1);
-      BarrierInit(&shared.freed[i], static_cast<uint32_t>(threads / kWarpThreads));
+      BarrierInit(&shared.freed[i], static_cast<uint32_t>(threads));
     }
     BarrierInit(&shared.merged[0], 1);
     BarrierInit(&shared.merged[1], 1);

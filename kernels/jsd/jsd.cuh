@@ -20,10 +20,10 @@ namespace fuseboard::jsd {
 
 using row_loss::LogUnit;
 
-// p * (y - x) of p = e^y: 0 where p is, whatever it is multiplied by, but NaN of NaN.
-__device__ __forceinline__ float Divergence(float p, float y, float x) {
-  const float none = isnan(x) ? x : p;
-  return p > 0.0f ? p * (y - x) : none;
+// What p = e^y multiplies in p * (y - x), which is 0 where p is, but NaN of NaN.
+__device__ __forceinline__ float LogRatio(float p, float y, float x) {
+  const float none = isnan(x) ? x : 0.0f;
+  return p > 0.0f ? y - x : none;
 }
 
 // beta = 0
@@ -40,7 +40,7 @@ struct TargetFromInput {
   template <typename T>
   __device__ __forceinline__ row_loss::Terms At(float x, float y) const {
     const float p = LogUnit<T>::Exp(y * LogUnit<T>::kPerNat);
-    return {Divergence(p, y, x), p};
+    return {p, LogRatio(p, y, x), p};
   }
 };
 
@@ -58,8 +58,8 @@ struct InputFromTarget {
   template <typename T>
   __device__ __forceinline__ row_loss::Terms At(float x, float y) const {
     const float q = LogUnit<T>::Exp(x * LogUnit<T>::kPerNat);
-    const float divergence = Divergence(q, x, y);
-    return {divergence, divergence + q};
+    const float log_ratio = LogRatio(q, x, y);
+    return {q, log_ratio, fmaf(q, log_ratio, q)};
   }
 };
 
@@ -86,12 +86,13 @@ class Mixture {
     const float gap = fminf(fabsf(x - y) * Unit::kPerNat, kFar);
     const float ratio = Unit::Exp(-gap);
     const bool input_is_top = x > y;
-    const float low_part = (input_is_top ? weights_.target : weights_.input) * ratio;
-    const float mixture = low_part + (input_is_top ? weights_.input : weights_.target);
+    const float low_weight = input_is_top ? weights_.target : weights_.input;
+    const float low_part = __fmul_rn(low_weight, ratio);
+    const float mixture = __fadd_rn(low_part, input_is_top ? weights_.input : weights_.target);
     const float log_mixture = Unit::Log(mixture);
     const float q = input_is_top ? top : top * ratio;
     const float log_ratio = input_is_top ? log_mixture : log_mixture + gap;
-    return {top * fmaf(mixture, log_mixture, low_part * gap), q * log_ratio};
+    return {top, fmaf(mixture, log_mixture, __fmul_rn(low_part, gap)), q * log_ratio};
   }
 
  private:

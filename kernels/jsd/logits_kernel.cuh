@@ -7,8 +7,8 @@
 //   dinput_c = scale / temperature * (d_c - e^{x_c} sum_j d_j)    d = d loss / d x
 // In place: a thread writes only what it alone reads, and after its last read.
 //
-// Function is that of row_loss.cuh. No atomics; the order of a row's sums is fixed by its width and
-// alignment and by the policy.
+// Function is that of row_loss.cuh. No atomics; the order of a row's sums is fixed by its width,
+// the alignment of the inputs and the policy, with the gradient and without.
 
 #ifndef KERNELS_JSD_LOGITS_KERNEL_CUH_
 #define KERNELS_JSD_LOGITS_KERNEL_CUH_
@@ -104,6 +104,7 @@ struct LogitsRow {
   const T* input;
   const T* target;
   T* dinput;
+  bool dinput_is_aligned;  // As input.
   RowLayout<T, kLanes> layout;
   int first;
   int step;
@@ -112,6 +113,8 @@ struct LogitsRow {
       : input(static_cast<const T*>(call.input) + row * call.input_stride),
         target(static_cast<const T*>(call.target) + row * call.target_stride),
         dinput(static_cast<T*>(call.dinput) + row * call.dinput_stride),
+        dinput_is_aligned(
+            (reinterpret_cast<uintptr_t>(dinput) - reinterpret_cast<uintptr_t>(input)) % 16 == 0),
         layout(input, call.cols),
         first(static_cast<int>(ClusterRank() * blockDim.x + threadIdx.x)),
         step(static_cast<int>(ClusterSize() * blockDim.x)) {}
@@ -143,13 +146,18 @@ struct LogitsRow {
     }
   }
 
+  template <int kN>
+  __device__ __forceinline__ void Store(int column, const float (&values)[kN]) const {
+    row_loss::StoreFloatsAt<T, kN>(dinput + column, dinput_is_aligned, values);
+  }
+
   __device__ __forceinline__ void StoreZeros() const {
     for (int unit = first; unit < layout.units; unit += step) {
-      StoreLanes<T, kLanes>(dinput + layout.ColumnOfUnit(unit), Lanes<T, kLanes>{});
+      Store<kLanes>(layout.ColumnOfUnit(unit), {});
     }
     if constexpr (kLanes > 1) {
       for (int edge = first; edge < layout.edges; edge += step) {
-        StoreLanes<T, 1>(dinput + layout.ColumnOfEdge(edge), Lanes<T, 1>{});
+        Store<1>(layout.ColumnOfEdge(edge), {});
       }
     }
   }
@@ -159,7 +167,7 @@ template <typename L, typename T>
 inline constexpr int kLanesOf = L::kBytes / static_cast<int>(sizeof(T));
 
 // blockDim.x: whole warps, at most kThreads. A cluster of blocks per row; rows beyond the grid's
-// clusters are looped over. REQUIRES: kLanes == 1, or the rows of all matrices are aligned alike to
+// clusters are looped over. REQUIRES: kLanes == 1, or the rows of both inputs are aligned alike to
 // 16 bytes.
 template <typename Function, typename T, int kLanes, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
@@ -207,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 #pragma unroll
       for (int i = 0; i < kN; ++i) {
         const row_loss::Terms terms = function.template At<T>(log_p(x[i]), log_q(y[i]));
-        sums.x += terms.loss;
+        sums.x = terms.AddLossTo(sums.x);
         sums.y += terms.gradient;
       }
     });
@@ -234,7 +242,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
         const float probability = Unit::Exp(log_probability * Unit::kPerNat);
         x[i] = factor * fmaf(-probability, sums.y, terms.gradient);
       }
-      StoreFloats<T, kN>(row.dinput + column, x);
+      row.template Store<kN>(column, x);
     });
   }
 }

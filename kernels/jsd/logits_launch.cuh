@@ -34,15 +34,15 @@ int32_t LaunchLogits(const FbCall& raw, const row_loss::Call& call, const Functi
                              .threads = static_cast<unsigned>(policy.threads),
                              .cluster = policy.cluster,
                              .stream = static_cast<cudaStream_t>(raw.stream)};
-  return LaunchKernel(LogitsKernelOf<Function, kThreads>(call.dtype, row_loss::RowsAreAlike(raw)),
-                      shape, call, function, inverse_temperature);
+  return LaunchKernel(LogitsKernelOf<Function, kThreads>(call.dtype, row_loss::InUnits(raw)), shape,
+                      call, function, inverse_temperature);
 }
 
 template <typename Function>
 int32_t LaunchLogits(const FbCall& raw, const row_loss::Call& call, const Function& function,
                      float inverse_temperature) {
   const int64_t bytes = call.dtype == FB_F32 ? 4 : 2;
-  const int64_t lanes = row_loss::RowsAreAlike(raw) ? 16 / bytes : 1;
+  const int64_t lanes = row_loss::InUnits(raw) ? 16 / bytes : 1;
   return LaunchLogits<kLogitsThreads>(
       raw, call, function, inverse_temperature,
       SelectLogitsPolicy(raw.sm, call.cols / lanes, call.cols * bytes));

@@ -32,7 +32,7 @@ class OfProbabilities : public Factors {
     constexpr float kLeast = 0x1p-126f;
     const float logarithm = LogUnit<T>::Log(y < floor_ ? floor_ : y) * LogUnit<T>::kNats;
     const float entropy = fabsf(y) < kLeast ? 0.0f : y * logarithm;
-    return {fmaf(-y, x, entropy), y};
+    return {1.0f, fmaf(-y, x, entropy), y};
   }
 
  private:
@@ -43,7 +43,7 @@ struct OfLogProbabilities : Factors {
   template <typename T>
   __device__ __forceinline__ row_loss::Terms At(float x, float y) const {
     const float probability = LogUnit<T>::Exp(y * LogUnit<T>::kPerNat);
-    return {probability * (y - x), probability};
+    return {probability, y - x, probability};
   }
 };
 

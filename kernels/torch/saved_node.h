@@ -10,18 +10,16 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
-#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <vector>
 
 #include "kernels/torch/row_view.h"
+#include "kernels/torch/traced_node.h"
 
 namespace fuseboard::torch_binding {
 
@@ -36,12 +34,6 @@ class BackwardGuard {
  private:
   std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd_;
 };
-
-// Tells the classes of nodes apart that share a name.
-inline int NextTracedNumber() {
-  static std::atomic<int> next{0};
-  return next++;
-}
 
 // What the backward of a node works on.
 template <size_t kSaved, size_t kEdges, typename Attributes>
@@ -61,10 +53,11 @@ struct BackwardInputs {
 // with a tensor, undefined if not needed, for each edge. The node may be freed, used again under
 // retain_graph, hooked and traced by compiled autograd like LibTorch's own.
 template <typename Derived, size_t kSaved, size_t kEdges, typename Attributes>
-class SavedNode : public torch::autograd::Node {
+class SavedNode : public TracedNode {
  public:
-  using variable_list = torch::autograd::variable_list;
   using Inputs = BackwardInputs<kSaved, kEdges, Attributes>;
+
+  SavedNode() : TracedNode(saved_.data(), is_output_.data(), kSaved, kEdges) {}
 
   void Save(size_t index, const at::Tensor& tensor) {
     saved_[index] = torch::autograd::SavedVariable(tensor, /*is_output=*/false);
@@ -91,37 +84,6 @@ class SavedNode : public torch::autograd::Node {
     return Derived::Compute(inputs);
   }
 
-  void release_variables() override {
-    const std::lock_guard lock(mutex_);
-    for (auto& variable : saved_) variable.reset_data();
-  }
-
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    for (size_t i = 0; i < kSaved; ++i) args.collect(saved_[i], is_output_[i]);
-    std::apply([&](const auto&... attribute) { (args.collect(attribute), ...); }, attributes_);
-  }
-
-  // Binds ComputeTraced as a function of a graph; shapes are not known yet.
-  variable_list apply_with_saved(const variable_list& grads,
-                                 torch::dynamo::autograd::SwapSavedVariables& saved) override {
-    for (auto& variable : saved_) saved.before(variable);
-    variable_list defined;
-    std::vector<bool> is_defined;
-    for (at::Tensor& tensor : Unpacked()) {
-      is_defined.push_back(tensor.defined());
-      if (tensor.defined()) defined.push_back(std::move(tensor));
-    }
-    const auto needs = Needs();
-    torch::dynamo::autograd::PackedArgs packed;
-    packed.pack(defined);
-    packed.pack(is_defined);
-    packed.pack(std::vector<bool>(needs.begin(), needs.end()));
-    std::apply([&](const auto&... attribute) { (packed.pack(attribute), ...); }, attributes_);
-    variable_list result = CallTraced(grads, packed.vec(), saved);
-    for (auto& variable : saved_) saved.after(variable);
-    return result;
-  }
-
  private:
   std::array<at::Tensor, kSaved> Unpacked() {
     std::array<at::Tensor, kSaved> tensors;
@@ -135,49 +97,33 @@ class SavedNode : public torch::autograd::Node {
     return needs;
   }
 
-  variable_list CallTraced(const variable_list& grads, const std::vector<at::IValue>& arguments,
-                           torch::dynamo::autograd::SwapSavedVariables& saved) {
-    using torch::dynamo::autograd::IValuePacker;
-    const auto& compiler = torch::dynamo::autograd::getPyCompilerInterface();
-    // Once per class: the name is taken for the rest of the process, and nodes of two classes may
-    // have one name.
-    static const std::string function = [&] {
-      std::vector<at::TypePtr> schema;
-      schema.reserve(arguments.size());
-      for (const at::IValue& argument : arguments) schema.push_back(argument.type());
-      return compiler->bind_function(saved.get_py_compiler(),
-                                     name() + "_" + std::to_string(NextTracedNumber()),
-                                     ComputeTraced, schema);
-    }();
-    return compiler->call_function(
-        saved.get_py_compiler(), "apply_functional", function, grads, arguments,
-        IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
-            torch::dynamo::autograd::get_input_metadata(next_edges())));
+  std::vector<at::IValue> AttributeValues() const override {
+    return std::apply(
+        [](const auto&... attribute) { return std::vector<at::IValue>{at::IValue(attribute)...}; },
+        attributes_);
   }
 
-  static variable_list ComputeTraced(const variable_list& grads,
-                                     const std::vector<at::IValue>& arguments) {
-    torch::dynamo::autograd::PackedArgs packed(arguments);
-    auto defined = packed.unpack<variable_list>();
-    const auto is_defined = packed.unpack<std::vector<bool>>();
-    const auto needs = packed.unpack<std::vector<bool>>();
+  TracedFunction& Function() const override {
+    static TracedFunction function{ComputeTraced, {}, {}};
+    return function;
+  }
+
+  static variable_list ComputeTraced(const TracedInputs& traced) {
     Inputs inputs{};
-    inputs.grad = grads[0];
-    inputs.grads = grads;
-    auto next = defined.begin();
-    for (size_t i = 0; i < kSaved; ++i) {
-      if (is_defined[i]) inputs.saved[i] = std::move(*next++);
-    }
-    std::copy(needs.begin(), needs.end(), inputs.needs.begin());
-    std::apply([&](auto&... attribute) { (UnpackInto(packed, attribute), ...); },
+    inputs.grad = traced.grads[0];
+    inputs.grads = traced.grads;
+    std::copy(traced.saved.begin(), traced.saved.end(), inputs.saved.begin());
+    std::copy(traced.needs.begin(), traced.needs.end(), inputs.needs.begin());
+    size_t index = 0;
+    std::apply([&](auto&... attribute) { (Take(traced.attributes[index++], attribute), ...); },
                inputs.attributes);
     const BackwardGuard guard;
     return Derived::Compute(inputs);
   }
 
   template <typename T>
-  static void UnpackInto(torch::dynamo::autograd::PackedArgs& packed, T& value) {
-    value = packed.unpack<T>();
+  static void Take(const at::IValue& value, T& attribute) {
+    attribute = value.to<T>();
   }
 
   std::array<torch::autograd::SavedVariable, kSaved> saved_;

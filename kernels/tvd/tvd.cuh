@@ -20,7 +20,7 @@ struct Distance {
   template <typename T>
   __device__ __forceinline__ row_loss::Terms At(float x, float y) const {
     const float above = x > y ? 1.0f : 0.0f;
-    return {fabsf(x - y), x < y ? -1.0f : above};
+    return {1.0f, fabsf(x - y), x < y ? -1.0f : above};
   }
 };
 

@@ -1,6 +1,6 @@
-"""One rank of test_fully_sharded_patch, started by torch.distributed.run: what is done first.
+"""One rank of test_fully_sharded_patch, started by torch.distributed.run.
 
-Trains a model under `fuseboard.patch` and fully_shard, and a native one; reads logits late.
+Trains a model under `fuseboard.patch` and fully_shard, in either order, and a native one; reads logits late.
 """
 
 from __future__ import annotations
@@ -30,11 +30,18 @@ def shard(model: Any) -> None:
     fully_shard(model, reshard_after_forward=True)
 
 
-def main(first: str) -> None:
+def main() -> None:
     faulthandler.dump_traceback_later(240, exit=True)
     torch.set_num_threads(1)
     _patch._START_DEADLINE_S = 60.0  # The machine may be busy.
     distributed.init_process_group("gloo")
+    for first in ("patch", "shard"):
+        print(f"first: {first}", flush=True)
+        check(first)
+    distributed.destroy_process_group()
+
+
+def check(first: str) -> None:
     model, native = tiny_model("llama"), tiny_model("llama")
     steps = {"patch": lambda: fuseboard.patch(model, job="sharded"), "shard": lambda: shard(model)}
     for name in sorted(steps, key=lambda name: name != first):
@@ -59,7 +66,6 @@ def main(first: str) -> None:
     fuseboard.unpatch()
     outputs = [m(**tiny_batch()) for m in (model, native)]
     close(*(o.loss.detach() for o in outputs))
-    distributed.destroy_process_group()
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -72,4 +78,4 @@ def assert_runs_fused() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -47,10 +47,13 @@ def run(monkeypatch, tmp_path):
 def test_all_implementations_agree_with_float64(bench, suite, operation):
     cases = cases_of(SUITES[suite], bench, [operation], tiny=True)
     assert len(cases) >= 2
-    for case in cases:
+    for index, case in enumerate(cases):
         limit = 2e-2 if case.make(0)[0].dtype == torch.bfloat16 else 1e-6
-        found = measure.errors(case, case.forwards)
-        assert {"eager", "torch.compile", "fuseboard"} <= found.keys()
+        forwards = dict(case.forwards)
+        assert {"eager", "torch.compile", "fuseboard"} <= forwards.keys()
+        if index:
+            del forwards["torch.compile"]  # Of each operation it compiles one shape.
+        found = measure.errors(case, forwards)
         assert max(found.values()) < limit, (case.shape, found)
 
 

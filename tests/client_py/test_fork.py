@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 import weakref
@@ -18,8 +17,11 @@ pytest.importorskip("torch")
 from fakes.fake_daemon import FakeDaemon
 from fuseboard._channel import never_destroy
 
+from tests import warm
+
 PRELUDE = """
-import gc, os, sys, threading, time
+import gc, os, sys, threading, time, warnings
+warnings.simplefilter("error", ResourceWarning)
 import torch
 import fuseboard
 from fuseboard._registry import registry
@@ -39,14 +41,13 @@ def daemon(fake_home: pathlib.Path, short_tmp: pathlib.Path) -> Iterator[FakeDae
 
 
 def run(daemon: FakeDaemon, body: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c"]
-        + [PRELUDE + textwrap.dedent(body), daemon.address],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = warm.run(
+        warm.TORCH,
+        PRELUDE + textwrap.dedent(body),
+        [daemon.address],
+        {**os.environ, **paths, **environment},
         timeout=100,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -80,7 +81,7 @@ def test_a_child_that_ends_by_itself_sends_nothing_and_hangs_nowhere(
     out = run(
         daemon,
         f"""
-        for _ in range(4):
+        for _ in range(2):
             child = os.fork()
             if child == 0:
                 assert registry.forked and fuseboard.report().revision == 1
@@ -187,7 +188,7 @@ def test_forks_while_the_threads_are_busy_never_hang(daemon: FakeDaemon) -> None
         threads = [threading.Thread(target=busy, daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in range(5):
+        for _ in range(3):
             child = os.fork()
             if child == 0:
                 sys.exit(0)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -15,38 +12,28 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from fsdp_worker import LAYOUTS, cases
+from fsdp_worker import every_case
+
+from tests import warm
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
-def results(layout: str) -> list[dict[str, str]]:
+def results() -> list[dict[str, str]]:
     """What became of each case, by rank. A rank that died tells it in every case."""
-    command = [sys.executable, str(HERE / "fsdp_worker.py")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            subprocess.Popen(
-                [*command, folder, "2", str(rank), layout],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=environment,
-            )
-            for rank in range(2)
-        ]
-        outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
+        outputs = warm.run_ranks(HERE / "fsdp_worker.py", folder, 2)
         files = [pathlib.Path(folder) / f"{rank}.json" for rank in range(2)]
+        names = [f"{layout} {case}" for layout, case in every_case()]
         return [
-            json.loads(file.read_text()) if file.exists() else dict.fromkeys(cases(layout), output)
-            for file, output in zip(files, outputs, strict=True)
+            json.loads(file.read_text()) if file.exists() else dict.fromkeys(names, output)
+            for file, (_, output) in zip(files, outputs, strict=True)
         ]
 
 
-@pytest.mark.parametrize(
-    ("layout", "case"), [(layout, case) for layout in LAYOUTS for case in cases(layout)]
-)
+@pytest.mark.parametrize(("layout", "case"), every_case())
 def test_fully_shard(layout: str, case: str) -> None:
-    for rank, result in enumerate(results(layout)):
-        assert result[case] == "", f"rank {rank}:\n{result[case]}"
+    for rank, result in enumerate(results()):
+        found = result[f"{layout} {case}"]
+        assert found == "", f"rank {rank}:\n{found}"

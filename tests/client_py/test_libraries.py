@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch")
 from fuseboard._errors import FuseboardError
 from fuseboard._home import find_home
 
+from tests import warm
+
 PRELUDE = """
 import json, os, sys, threading
 import torch
@@ -46,20 +48,10 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def run(home: pathlib.Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(body)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "FUSEBOARD_DISABLE": "",
-            "FUSEBOARD_HOME": str(home),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    changed = {"FUSEBOARD_DISABLE": "", "FUSEBOARD_HOME": str(home), **environment}
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    program = PRELUDE + textwrap.dedent(body)
+    return warm.run(warm.TORCH, program, environment={**os.environ, **paths, **changed})
 
 
 def test_the_first_call_opens_the_kernel(home: pathlib.Path) -> None:

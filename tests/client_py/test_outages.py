@@ -48,6 +48,8 @@ class DaemonProcess:
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:  # Until it has, it may still answer.
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         if self.process is not None:

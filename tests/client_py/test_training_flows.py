@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -16,6 +14,8 @@ transformers = pytest.importorskip("transformers")
 import torch.nn.functional as F
 from fakes.tiny_models import VOCABULARY, gradients, tiny_batch, tiny_model
 from torch_side import COMPOSITES, Bench, assert_same_gradients, pair
+
+from tests import warm
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -205,12 +205,11 @@ def test_adapter_on_the_head_trains(tmp_path: pathlib.Path, order: str, how: str
     assert_same_gradients(wrapped[0], wrapped[1])
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_model_gives_the_numbers_of_native(tmp_path: pathlib.Path, backend: str) -> None:
+def test_compiled_model_gives_the_numbers_of_native(tmp_path: pathlib.Path) -> None:
     torch._dynamo.reset()
     model, native = pair(tiny_model("llama"))
     bench = Bench(model, tmp_path, COMPOSITES)
-    compiled = torch.compile(model, backend=backend)
+    compiled = torch.compile(model, backend="eager")  # test_compiled.py has them with aot_eager.
     for seed in (1, 2):
         losses = [m(**tiny_batch(seed=seed)).loss for m in (compiled, native)]
         torch.testing.assert_close(*losses, rtol=1e-6, atol=0)
@@ -234,16 +233,8 @@ def test_data_parallel_replicas_run_native(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("ranks", [2])
 def test_distributed_data_parallel(ranks: int) -> None:
     """Default, find_unused_parameters and static_graph, with the loss in and out of the model."""
-    worker = HERE / "ddp_worker.py"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(worker), folder, str(ranks)]
-        processes = [
-            subprocess.Popen(
-                [*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-            for rank in range(ranks)
-        ]
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
+        outputs = warm.run_ranks(HERE / "ddp_worker.py", folder, ranks)
+    for code, output in outputs:
+        assert code == 0, output
         assert "all equal" in output

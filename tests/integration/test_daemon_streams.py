@@ -48,15 +48,15 @@ def test_slow_reader_gets_the_newest_plan_not_a_queue(daemon: Daemon) -> None:
 def test_idle_stream_stays_open_under_frequent_pings(daemon: Daemon) -> None:
     # gRPC's default answers the third ping without data in between with GOAWAY "too_many_pings".
     client = daemon.job(
-        ("grpc.keepalive_time_ms", 1000),
+        ("grpc.keepalive_time_ms", 250),
         ("grpc.keepalive_timeout_ms", 20000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_time_between_pings_ms", 500),
+        ("grpc.http2.min_time_between_pings_ms", 125),
     )
     stream = client.watch(resolve_request())
     next(stream)
-    time.sleep(8)
+    time.sleep(3)
     revision = daemon.admin().set_override(False).revision
     assert next(stream).plan.revision == revision
 

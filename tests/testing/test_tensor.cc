@@ -1,6 +1,7 @@
 #include "tests/testing/test_tensor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -30,6 +31,15 @@ Format FormatOf(int32_t dtype) {
   }
 }
 
+// Both by the bits of a double: tests spend most of their time in these conversions. The exponent
+// of a subnormal double comes out below that of any dtype's, which is all that its callers ask.
+double PowerOfTwo(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+int ExponentOf(double value) {
+  return static_cast<int>(std::bit_cast<uint64_t>(value) >> 52 & 0x7ff) - 1023;
+}
+
 uint16_t Encode16(int32_t dtype, double value) {
   const Format format = FormatOf(dtype);
   const int bias = format.max_exponent;
@@ -38,11 +48,10 @@ uint16_t Encode16(int32_t dtype, double value) {
   if (std::isnan(value)) return sign | infinity | 1 << (format.mantissa_bits - 1);
   const double rounded = std::fabs(RoundToDType(dtype, value));
   if (std::isinf(rounded)) return sign | infinity;
-  const double steps = std::ldexp(rounded, format.mantissa_bits - format.min_exponent);
-  if (steps < std::ldexp(1.0, format.mantissa_bits)) return sign | static_cast<uint16_t>(steps);
-  const int exponent = std::ilogb(rounded);
-  const double mantissa = std::ldexp(rounded, format.mantissa_bits - exponent);
-  const int field = (exponent + bias - 1) << format.mantissa_bits;  // The hidden one adds 1.
+  const int exponent = std::max(ExponentOf(rounded), format.min_exponent);
+  const int field = (exponent - format.min_exponent) << format.mantissa_bits;
+  // With the hidden bit, which a subnormal lacks: it adds 1 to the exponent's field.
+  const double mantissa = rounded * PowerOfTwo(format.mantissa_bits - exponent);
   return sign | static_cast<uint16_t>(field + static_cast<int>(mantissa));
 }
 
@@ -56,7 +65,7 @@ double Decode16(int32_t dtype, uint16_t bits) {
   }
   const int hidden = exponent == 0 ? 0 : 1 << format.mantissa_bits;
   const int power = std::max(exponent, 1) - format.max_exponent - format.mantissa_bits;
-  return sign * std::ldexp(hidden + mantissa, power);
+  return sign * (hidden + mantissa) * PowerOfTwo(power);
 }
 
 }  // namespace
@@ -79,10 +88,11 @@ int64_t DTypeBytes(int32_t dtype) {
 double RoundToDType(int32_t dtype, double value) {
   if (dtype == FB_F64 || value == 0.0 || !std::isfinite(value)) return value;
   const Format format = FormatOf(dtype);
-  const int exponent = std::max(std::ilogb(value), format.min_exponent);
-  const double step = std::ldexp(1.0, exponent - format.mantissa_bits);
-  const double rounded = std::nearbyint(value / step) * step;
-  const double limit = std::ldexp(2.0, format.max_exponent);
+  const int exponent = std::max(ExponentOf(value), format.min_exponent);
+  // A double of this size has no digits below the dtype's last one: the sum is rounded there.
+  const double large = 1.5 * PowerOfTwo(exponent - format.mantissa_bits + 52);
+  const double rounded = std::copysign((value + large) - large, value);
+  const double limit = PowerOfTwo(format.max_exponent) * 2.0;
   return std::fabs(rounded) < limit ? rounded : std::copysign(INFINITY, value);
 }
 
@@ -113,10 +123,20 @@ int64_t TestTensor::rows() const {
 
 int64_t TestTensor::ByteOf(int64_t row, int64_t col) const {
   int64_t index = col * layout_.strides.back();
-  for (size_t i = shape_.size() - 1; i-- > 0; row /= shape_[i]) {
+  for (size_t i = shape_.size() - 1; i-- > 1; row /= shape_[i]) {
     index += row % shape_[i] * layout_.strides[i];
   }
+  if (shape_.size() > 1) index += row * layout_.strides[0];
   return kGuardBytes + (layout_.offset + index) * DTypeBytes(dtype_);
+}
+
+void TestTensor::ForEachRun(const std::function<void(int64_t at, int64_t bytes)>& visit) const {
+  // A row whose elements are neighbours is one run.
+  const bool dense = !shape_.empty() && layout_.strides.back() == 1;
+  const int64_t length = dense ? cols() : 1;
+  for (int64_t r = 0; r < rows(); ++r) {
+    for (int64_t c = 0; c < cols(); c += length) visit(ByteOf(r, c), length * DTypeBytes(dtype_));
+  }
 }
 
 double TestTensor::At(int64_t row, int64_t col) const {
@@ -184,26 +204,20 @@ FbTensor TestTensor::View(void* base, int32_t device_type) const {
 void TestTensor::Poison(uint8_t byte) { std::ranges::fill(image_, byte); }
 
 bool TestTensor::HasBitsOf(const TestTensor& other) const {
-  const auto bytes = static_cast<size_t>(DTypeBytes(dtype_));
-  for (int64_t r = 0; r < rows(); ++r) {
-    for (int64_t c = 0; c < cols(); ++c) {
-      const int64_t at = ByteOf(r, c);
-      if (std::memcmp(image_.data() + at, other.image_.data() + at, bytes) != 0) return false;
-    }
-  }
-  return true;
+  bool same = true;
+  ForEachRun([&](int64_t at, int64_t bytes) {
+    const uint8_t* here = image_.data() + at;
+    same = same && std::memcmp(here, other.image_.data() + at, static_cast<size_t>(bytes)) == 0;
+  });
+  return same;
 }
 
 int64_t TestTensor::CountTouchedGuards(uint8_t byte) const {
   std::vector<uint8_t> expected = image_;
   std::ranges::fill(expected, byte);
-  const int64_t bytes = DTypeBytes(dtype_);
-  for (int64_t r = 0; r < rows(); ++r) {
-    for (int64_t c = 0; c < cols(); ++c) {
-      const int64_t at = ByteOf(r, c);
-      std::memcpy(expected.data() + at, image_.data() + at, static_cast<size_t>(bytes));
-    }
-  }
+  ForEachRun([&](int64_t at, int64_t bytes) {
+    std::memcpy(expected.data() + at, image_.data() + at, static_cast<size_t>(bytes));
+  });
   if (expected == image_) return 0;
   int64_t touched = 0;
   for (size_t i = 0; i < image_.size(); ++i) touched += image_[i] != expected[i] ? 1 : 0;

@@ -63,6 +63,9 @@ class TestTensor {
 
  private:
   int64_t ByteOf(int64_t row, int64_t col) const;
+  // Calls visit(first byte, bytes) for elements one after the other in memory, until all had a
+  // turn.
+  void ForEachRun(const std::function<void(int64_t at, int64_t bytes)>& visit) const;
 
   int32_t dtype_ = FB_F32;
   std::vector<int64_t> shape_;

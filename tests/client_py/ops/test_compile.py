@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.client_py.ops.conftest import load
 from tests.client_py.ops.linear_jsd import call_linear_jsd
 from tests.client_py.ops.reference import (
     MEAN,
@@ -31,7 +32,7 @@ def samples(device):
         yield ops.rms_norm.default, (x, leaf(8, device=device), 1e-6, 0.0, 0)
         yield ops.rms_norm.default, (x, None, 1e-6, 1.0, 1)
         yield ops.swiglu.default, (x, leaf(2, 3, 8, dtype=dtype, device=device), True)
-        for reduction in (NONE, MEAN, SUM):
+        for reduction in (NONE, MEAN, SUM) if dtype == torch.float32 else (MEAN,):
             options = (-100, 0.1, 5.0, 1.0, 1e-3, True, reduction)
             logits = leaf(4, 13, dtype=dtype, device=device)
             yield ops.cross_entropy.default, (logits, target, weighted, None, *options)
@@ -100,8 +101,8 @@ def everything(x, norm, gate, head, bias, target, handles):
     return loss + rows.sum() + z_loss.sum()
 
 
-def check_compiled(backend, handles, device, row_counts, dynamic):
-    compiled = torch.compile(everything, fullgraph=True, backend=backend, dynamic=dynamic)
+def check_compiled(handles, device, row_counts, dynamic):
+    compiled = torch.compile(everything, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for rows in row_counts:
         tensors = [leaf(*s, device=device) for s in ((rows, 8), (8,), (rows, 8), (13, 8), (13,))]
         target = torch.randint(0, 13, (rows,), device=device)
@@ -116,19 +117,11 @@ def check_compiled(backend, handles, device, row_counts, dynamic):
             torch.testing.assert_close(compiled(*tensors, target, handles), want.detach())
 
 
-@pytest.fixture
-def handles(handle_of):
-    torch._dynamo.reset()
-    return tuple(handle_of(name) for name in ("rms_norm", "swiglu", "cross_entropy"))
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_compiles_without_a_graph_break(handles, device, dynamic):
-    check_compiled("aot_eager", handles, device, (4, 5, 7), dynamic)
-
-
-def test_compiles_with_inductor(handles, device):
-    check_compiled("inductor", handles, device, (4,), False)
+def test_compiles_without_a_graph_break(device, dynamic):
+    torch._dynamo.reset()
+    handles = tuple(load(name) for name in ("rms_norm", "swiglu", "cross_entropy"))
+    check_compiled(handles, device, (4, 5) if dynamic else (4,), dynamic)
 
 
 def every_linear_loss(hidden, weight, bias, teacher_hidden, teacher_weight, target, handles):
@@ -141,13 +134,14 @@ def every_linear_loss(hidden, weight, bias, teacher_hidden, teacher_weight, targ
     return (values * torch.arange(len(target)).to(values)).sum() + (nll - 0.1 * entropy).sum() + divergence  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_linear_losses_compile_without_a_graph_break(handle_of, device, backend, dynamic):
+def test_linear_losses_compile_without_a_graph_break(device, dynamic):
     torch._dynamo.reset()
-    handles = (handle_of("cross_entropy"), handle_of("jsd"))
-    compiled = torch.compile(every_linear_loss, fullgraph=True, backend=backend, dynamic=dynamic)
-    for rows in (4, 7):
+    handles = (load("cross_entropy"), load("jsd"))
+    compiled = torch.compile(
+        every_linear_loss, fullgraph=True, backend="aot_eager", dynamic=dynamic
+    )
+    for rows in (4, 7) if dynamic else (4,):
         tensors = [leaf(*s, device=device) for s in ((rows, 8), (13, 8), (13,))]
         teacher = [leaf(*s, device=device).detach() for s in ((rows, 6), (13, 6))]
         target = torch.randint(0, 13, (rows,), device=device)

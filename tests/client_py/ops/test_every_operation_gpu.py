@@ -80,8 +80,8 @@ def test_runs_on_the_current_stream(operation):
     kernel = load(operation.library)
     for source in sources("cuda", [torch.float32], seeds=range(2), layouts=False):
         problem = operation.make(source, 40)
-        want = run(problem, problem.tensors, kernel)
-        fresh = problem.copy()
+        values, fresh = problem.copy(), problem.copy()  # Of one layout: the order of sums is its.
+        want = run(problem, values, kernel)
         for t in fresh:
             if t is not None and t.is_floating_point():
                 t.data.zero_()
@@ -89,7 +89,7 @@ def test_runs_on_the_current_stream(operation):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             torch.cuda._sleep(50_000_000)  # Work on another stream would read the zeros.
-            for a, b in zip(fresh, problem.tensors, strict=True):
+            for a, b in zip(fresh, values, strict=True):
                 if a is not None:
                     a.data.copy_(b)
             got = run(problem, fresh, kernel)

@@ -337,36 +337,33 @@ def test_second_derivative_raises_with_the_operators_name():
 
 
 def test_opcheck_is_clean(handle_of, device):
-    kernel = handle_of("rope")
+    operator, kernel = torch.ops.fuseboard.rope.default, handle_of("rope")
     for dtype in (torch.float32, torch.bfloat16):
         q, k = heads(2, 4, 3, 8, dtype, device), heads(2, 2, 3, 8, dtype, device)
         table = tables(1, 3, 8, dtype=dtype, device=device)
-        three = tables(3, 2, 3, 8, device=device)
-        vision = heads(1, 4, 3, 8, dtype, device).detach()[0].requires_grad_()
-        for arguments in (
-            (q, k, *table, 8, [], False, True),
-            (q.detach(), k, *table, 8, [], True, False),
-            (q, None, *three, 8, [1, 2, 1], False, True),
-            (vision, None, *(t[0] for t in table), 8, [], False, False),
-        ):
-            torch.library.opcheck(torch.ops.fuseboard.rope.default, (*arguments, kernel))
+        torch.library.opcheck(operator, (q, k, *table, 8, [], False, True, kernel))
+    three = tables(3, 2, 3, 8, device=device)
+    vision = heads(1, 4, 3, 8, dtype, device).detach()[0].requires_grad_()
+    for arguments in (
+        (q.detach(), k, *table, 8, [], True, False),
+        (q, None, *three, 8, [1, 2, 1], False, True),
+        (vision, None, *(t[0] for t in table), 8, [], False, False),
+    ):
+        torch.library.opcheck(operator, (*arguments, kernel))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiles_without_a_graph_break(handle_of, device, backend, dynamic):
-    if backend == "inductor" and dynamic:
-        pytest.skip("one inductor build is enough")
+def test_compiles_without_a_graph_break(device, dynamic):
     torch._dynamo.reset()
-    kernel = handle_of("rope")
+    kernel = load("rope")
 
     def attention(x, cos, sin):
         q, k = (t.view(*x.shape[:2], -1, 16).transpose(1, 2) for t in (x[..., :64], x[..., 64:]))
         q, k = call_rope(q, k, cos, sin, kernel=kernel)
         return q.transpose(1, 2).reshape(x.shape[0], -1).sum(), (k @ k.transpose(-1, -2)).tanh()
 
-    compiled = torch.compile(attention, fullgraph=True, backend=backend, dynamic=dynamic)
-    for positions in (4, 5, 7) if backend == "aot_eager" else (4,):
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for positions in (4, 5) if dynamic else (4,):
         x = torch.randn(2, positions, 96, device=device, requires_grad=True)
         cos, sin = tables(1, positions, 16, device=device)
         got, want = compiled(x, cos, sin), attention(x, cos, sin)

@@ -1,5 +1,6 @@
 """What is true of kl_div, jsd and tvd alike; what is not stands in the test file of each."""
 
+import itertools
 import json
 
 import pytest
@@ -41,12 +42,12 @@ def one_loss(request):
 
 
 # Widths around powers of two and vector widths, several tiles, and other ranks.
-SHAPES = [(9, 1), (5, 7), (3, 129), (2, 1000), (2, 32001), (2, 3, 50), (16,), (0, 16), (2, 70000)]
+SHAPES = [(9, 1), (5, 7), (3, 129), (2, 1000), (2, 3, 50), (16,), (0, 16)]
+WIDE = [((2, 32001), torch.bfloat16), ((2, 70000), torch.float32), ((1, 70000), torch.float16)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_values_and_gradients_equal_float64(loss, handle_of, device, dtype, shape):
+@pytest.mark.parametrize("shape, dtype", [*itertools.product(SHAPES, DTYPES), *WIDE])
+def test_values_and_gradients_equal_float64(loss, handle_of, device, shape, dtype):
     for reduction in REDUCTIONS:
         if 0 in shape and reduction in (MEAN, BATCHMEAN):
             continue
@@ -178,9 +179,9 @@ def test_dtypes_may_differ_as_in_eager(loss, handle_of, device):
         compare(loss, x, y, handle_of(loss.operation), reduction)
 
 
-# A gradient over 2 million elements is below f16's smallest number; a loss scale must still reach it.
+# A gradient over 131,072 elements is below f16's smallest number; a loss scale must still reach it.
 def test_a_loss_scale_reaches_gradients_in_half(loss, handle_of, device):
-    x, y = loss.pair((16, 131072), torch.float16, device)
+    x, y = loss.pair((2, 65536), torch.float16, device)
     scale = 2.0**24
     value = loss.call(x, y, None, MEAN, handle_of(loss.operation))
     (got,) = torch.autograd.grad(value * scale, x)
@@ -224,29 +225,25 @@ def test_float64_passes_gradcheck(loss, handle_of):
         )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_opcheck_is_clean(one_loss, handle_of, device, dtype):
+def test_opcheck_is_clean(one_loss, handle_of, device):
     operator = getattr(ops, one_loss.operation).default
-    for reduction in REDUCTIONS:
+    for reduction, dtype in zip(REDUCTIONS, [*DTYPES, torch.float32], strict=True):
         x, y = one_loss.pair((2, 3, 8), dtype, device)
         label = labels(6, device).reshape(2, 3) if reduction != SUM else None
         arguments = (x, y, label, *one_loss.options, IGNORED, reduction)
         torch.library.opcheck(operator, (*arguments, handle_of(one_loss.operation)))
 
 
-@pytest.mark.parametrize(
-    "backend, dynamic", [("aot_eager", False), ("aot_eager", True), ("inductor", False)]
-)
-def test_compiles_without_a_graph_break(one_loss, handle_of, device, backend, dynamic):
+def test_compiles_without_a_graph_break(one_loss, device):
     torch._dynamo.reset()
-    kernel = handle_of(one_loss.operation)
+    kernel = load(one_loss.operation)
 
     def total(x, y, label):
         value = one_loss.call(x * 1, y, label, BATCHMEAN, kernel) * 3
         return value + one_loss.call(x, y, None, NONE, kernel).sum()
 
-    compiled = torch.compile(total, fullgraph=True, backend=backend, dynamic=dynamic)
-    for rows in (4,) if backend == "inductor" else (4, 5):
+    compiled = torch.compile(total, fullgraph=True, backend="aot_eager", dynamic=False)
+    for rows in (4, 5):
         x, y = one_loss.pair((rows, 13), device=device)
         label = labels(rows, device)
         got, want = compiled(x, y, label), total(x, y, label)

@@ -122,18 +122,15 @@ def test_opcheck_is_clean(handle_of, device, dtype):
     torch.library.opcheck(ops.softmax.default, (x, handle_of("softmax")))
 
 
-@pytest.mark.parametrize(
-    "backend, dynamic", [("aot_eager", False), ("aot_eager", True), ("inductor", False)]
-)
-def test_compiles_without_a_graph_break(handle_of, device, backend, dynamic):
+def test_compiles_without_a_graph_break(device):
     torch._dynamo.reset()
-    kernel = handle_of("softmax")
+    kernel = load("softmax")
 
     def loss(x):
         return (ops.softmax(x * 2, kernel) * x).sum()
 
-    compiled = torch.compile(loss, fullgraph=True, backend=backend, dynamic=dynamic)
-    for rows in (4, 5) if backend == "aot_eager" else (4,):
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=False)
+    for rows in (4, 5):
         x = torch.randn(rows, 13, device=device, requires_grad=True)
         got, want = compiled(x), loss(x)
         torch.testing.assert_close(got, want)

@@ -313,9 +313,9 @@ def test_packed_opcheck_is_clean(handle_of, device, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_packed_and_options_compile_without_a_graph_break(handle_of, device, interleaved):
+def test_packed_and_options_compile_without_a_graph_break(device, interleaved):
     torch._dynamo.reset()
-    kernel = handle_of("swiglu")
+    kernel = load("swiglu")
 
     def step(x):
         y = packed(x * 2, kernel, interleaved, limit=1.5, alpha=1.702, up_offset=1.0)

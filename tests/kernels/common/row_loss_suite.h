@@ -110,9 +110,10 @@ class Suite {
   // Of each row alone, with the gradient under a scale, and of each element.
   void ExpectForward(const Case& c) const {
     SCOPED_TRACE(c.Name());
-    ExpectLossAlone(c);
-    ExpectLossAndGradient(c);
-    ExpectElements(c);
+    const testing::KernelCall call = ForwardCall(c);
+    ExpectLossAlone(c, call);
+    ExpectLossAndGradient(c, call);
+    ExpectElements(c, call);
   }
 
   void ExpectBackward(const Case& c) const {
@@ -123,30 +124,31 @@ class Suite {
                    [&](auto r, auto i) { return call.inputs[0].At(r, i); });
   }
 
-  void ExpectLossAlone(const Case& c) const {
-    testing::KernelCall call = ForwardCall(c);
+  void ExpectLossAlone(const Case& c, testing::KernelCall call) const {
     call.outputs[0] = testing::TestTensor(FB_F32, {c.rows});
     Run(&call);
     ExpectLoss(c, call);
   }
 
-  void ExpectLossAndGradient(const Case& c) const {
-    testing::KernelCall call = ForwardCall(c);
+  void ExpectLossAndGradient(const Case& c, testing::KernelCall call) const {
     call.inputs[2] = testing::TestTensor(FB_F32, {c.rows}).FillNormal(4);
     call.outputs[0] = testing::TestTensor(FB_F32, {c.rows});
     call.outputs[2] = testing::TestTensor(c.dtype, {c.rows, c.cols}, c.out_layout);
     Run(&call);
     ExpectLoss(c, call);
     ExpectGradient(c, call, call.outputs[2], [&](auto r, auto) { return call.inputs[2].At(0, r); });
-    // The gradient alone has the same bits.
-    testing::KernelCall alone = call;
-    alone.outputs[0] = {};
-    Run(&alone);
-    EXPECT_TRUE(alone.outputs[2].HasBitsOf(call.outputs[2]));
+    // Each of them alone has the same bits.
+    testing::KernelCall gradient_alone = call;
+    gradient_alone.outputs[0] = {};
+    Run(&gradient_alone);
+    EXPECT_TRUE(gradient_alone.outputs[2].HasBitsOf(call.outputs[2]));
+    testing::KernelCall loss_alone = call;
+    loss_alone.outputs[2] = {};
+    Run(&loss_alone);
+    EXPECT_TRUE(loss_alone.outputs[0].HasBitsOf(call.outputs[0]));
   }
 
-  void ExpectElements(const Case& c) const {
-    testing::KernelCall call = ForwardCall(c);
+  void ExpectElements(const Case& c, testing::KernelCall call) const {
     testing::Layout layout = c.out_layout;
     call.outputs[1] = testing::TestTensor(FB_F32, {c.rows, c.cols}, layout);
     Run(&call);
@@ -299,6 +301,8 @@ inline void ExpectLabelsToBeObeyed(const Suite& suite) {
                         .dtype = FB_BF16,
                         .ignored_step = step,
                         .label_dtype = label_dtype};
+        // Wide rows, which take the time, once.
+        if (cols == 40000 && (label_dtype != FB_I64 || step != 2)) continue;
         suite.ExpectForward(c);
         suite.ExpectBackward(c);
         suite.ExpectIgnoredRowsToBeUnread(c);
@@ -309,7 +313,7 @@ inline void ExpectLabelsToBeObeyed(const Suite& suite) {
 
 inline void ExpectManyRows(const Suite& suite) {
   const Case c = {.rows = 131073, .cols = 3, .dtype = FB_BF16, .in_layout = {.row_stride = 4}};
-  suite.ExpectLossAndGradient(c);
+  suite.ExpectLossAndGradient(c, suite.ForwardCall(c));
 }
 
 }  // namespace fuseboard::row_loss

@@ -20,6 +20,32 @@ TEST(TestTensorTest, RoundsToNearestEvenOfEachDType) {
   EXPECT_EQ(RoundToDType(FB_F16, 65520.0), INFINITY);
   EXPECT_EQ(RoundToDType(FB_F16, 0x1.8p-24), 0x1p-23);  // A tie of subnormals.
   EXPECT_EQ(RoundToDType(FB_F32, 16777217.0), 16777216.0);
+  EXPECT_EQ(RoundToDType(FB_F32, 0x1.8p-149), 0x1p-148);
+  EXPECT_EQ(RoundToDType(FB_F32, 0x1.fffffefffffffp127), 0x1.fffffep127);
+  EXPECT_EQ(RoundToDType(FB_F32, 0x1.ffffffp127), INFINITY);
+  EXPECT_EQ(RoundToDType(FB_BF16, -0x1.ffp127), -INFINITY);
+  EXPECT_EQ(RoundToDType(FB_F16, 0x1p-1060), 0.0);
+}
+
+// Every number of a 16-bit dtype is what its rounding leaves alone, and is read back as it was set.
+TEST(TestTensorTest, NumbersOf16BitsStayThemselves) {
+  for (const int32_t dtype : {FB_F16, FB_BF16}) {
+    TestTensor bits(dtype, {0x10000});
+    auto* all = static_cast<uint16_t*>(bits.View(bits.image().data(), FB_CPU).data);
+    for (int i = 0; i < 0x10000; ++i) all[i] = static_cast<uint16_t>(i);
+    TestTensor back(dtype, {0x10000});
+    back.Fill([&](auto, auto i) { return bits.At(0, i); });
+    const auto* read = static_cast<uint16_t*>(back.View(back.image().data(), FB_CPU).data);
+    for (int i = 0; i < 0x10000; ++i) {
+      const double value = bits.At(0, i);
+      if (std::isnan(value)) continue;
+      ASSERT_EQ(RoundToDType(dtype, value), value) << i;
+      ASSERT_EQ(read[i], i);
+    }
+  }
+  TestTensor known(FB_F16, {4});
+  known.Fill([](auto, auto i) { return std::ldexp(1.0 + 0x1p-10, static_cast<int>(i) - 14); });
+  EXPECT_EQ(known.At(0, 3), 0x1.004p-11);
 }
 
 TEST(TestTensorTest, ReadsBackWhatWasSetInAnyLayout) {

@@ -79,6 +79,7 @@ class JsdLogitsTest : public ::testing::TestWithParam<int> {
             &params_};
   }
 
+  bool IsGpu() const { return GetParam() == FB_CUDA; }
   void Run(KernelCall* call) const { testing::Run(Kernel(), GetParam(), call); }
   static const FbKernel& Kernel() { return testing::OpenKernel("jsd"); }
 
@@ -90,14 +91,7 @@ class JsdLogitsTest : public ::testing::TestWithParam<int> {
     KernelCall loss_alone = call;
     loss_alone.outputs[1] = {};
     Run(&loss_alone);
-    // The GPU's kernel without a gradient is another, in which products and sums are fused
-    // elsewhere.
-    for (int64_t r = 0; r < c.rows; ++r) {
-      EXPECT_NEAR(loss_alone.outputs[0].At(0, r), call.outputs[0].At(0, r), kError);
-    }
-    if (GetParam() == FB_CPU) {
-      EXPECT_TRUE(loss_alone.outputs[0].HasBitsOf(call.outputs[0]));
-    }
+    EXPECT_TRUE(loss_alone.outputs[0].HasBitsOf(call.outputs[0]));
     KernelCall gradient_alone = call;
     gradient_alone.outputs[0] = {};
     Run(&gradient_alone);
@@ -175,6 +169,8 @@ TEST_P(JsdLogitsTest, LossAndGradientAgreeWithDoubleOnAllDTypesAndShapes) {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const double beta : {0.0, 0.3, 1.0}) {
       for (const Shape& shape : kShapes) {
+        // The CPU has one way through a row: what is wide is wide enough in one dtype.
+        if (!IsGpu() && shape.cols > 50000 && dtype != FB_BF16) continue;
         Expect({.rows = shape.rows, .cols = shape.cols, .dtype = dtype, .beta = beta});
       }
     }
@@ -214,7 +210,7 @@ TEST_P(JsdLogitsTest, RowsMayLieAnywhere) {
 }
 
 TEST_P(JsdLogitsTest, MoreRowsThanTheDeviceHoldsClusters) {
-  Expect({.rows = 600, .cols = 17000, .dtype = FB_BF16});
+  Expect({.rows = IsGpu() ? 600 : 20, .cols = 17000, .dtype = FB_BF16});
 }
 
 TEST_P(JsdLogitsTest, IgnoredRowsAreZeroAndNotRead) {

@@ -110,8 +110,7 @@ class Reference {
                  {{}, {}, call.inputs[backward_ ? 4 : 2], call.inputs[backward_ ? 5 : 3]},
                  {},
                  nullptr} {
-    rstd_.resize(static_cast<size_t>(x_.rows()));
-    for (int64_t row = 0; row < x_.rows(); ++row) rstd_[row] = Rstd(row);
+    FillRstd();
     testing::TestTensor& in = rotated_.inputs[side];
     in = testing::TestTensor(FB_F64, x_.shape());
     if (backward_) {
@@ -119,14 +118,12 @@ class Reference {
     } else {
       in.Fill([&](auto row, auto e) { return Scaled(Normed(row, e) * Scale(row, e)); });
     }
+    FillResults();
     if (backward_) FillMeans();
   }
 
   // Forward: the result. Backward: the gradient of what was rotated.
-  double Rotated(int64_t row, int64_t e) const {
-    const double value = rope::Reference(rotation_, rotated_)(side_, row, e);
-    return backward_ ? testing::RoundToDType(case_.ResultDType(), value) : value;
-  }
+  double Rotated(int64_t row, int64_t e) const { return results_[row * x_.cols() + e]; }
 
   double Dx(int64_t row, int64_t e) const {
     const double n = x_.At(row, e) * rstd_[row];
@@ -157,12 +154,28 @@ class Reference {
     for (int64_t h = 0; h < x_.shape()[1]; ++h) fn(first + h * case_.rope.positions);
   }
 
-  double Rstd(int64_t row) const {
-    double sum = 0.0;
-    ForRowOf(row, [&](int64_t head) {
-      for (int64_t e = 0; e < x_.cols(); ++e) sum += x_.At(head, e) * x_.At(head, e);
-    });
-    return 1.0 / std::sqrt(sum / static_cast<double>(case_.Features(x_.shape()[1])) + case_.eps);
+  void FillRstd() {
+    std::vector<double> squares(static_cast<size_t>(x_.rows()));
+    for (int64_t row = 0; row < x_.rows(); ++row) {
+      for (int64_t e = 0; e < x_.cols(); ++e) squares[row] += x_.At(row, e) * x_.At(row, e);
+    }
+    const auto features = static_cast<double>(case_.Features(x_.shape()[1]));
+    for (int64_t row = 0; row < x_.rows(); ++row) {
+      double sum = 0.0;
+      ForRowOf(row, [&](int64_t head) { sum += squares[head]; });
+      rstd_.push_back(1.0 / std::sqrt(sum / features + case_.eps));
+    }
+  }
+
+  void FillResults() {
+    const rope::Reference rotation(rotation_, rotated_);
+    results_.reserve(static_cast<size_t>(x_.rows() * x_.cols()));
+    for (int64_t row = 0; row < x_.rows(); ++row) {
+      for (int64_t e = 0; e < x_.cols(); ++e) {
+        const double value = rotation(side_, row, e);
+        results_.push_back(backward_ ? testing::RoundToDType(case_.ResultDType(), value) : value);
+      }
+    }
   }
 
   // The means of g * n, from the gradients rotated back.
@@ -201,6 +214,7 @@ class Reference {
   testing::KernelCall rotated_;  // What is rotated, in double, with the call's tables.
   std::vector<double> rstd_;
   std::vector<double> mean_;
+  std::vector<double> results_;  // Of Rotated, a row after the other.
 };
 
 // Each runs a phase on the device and compares all results.

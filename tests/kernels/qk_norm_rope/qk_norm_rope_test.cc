@@ -47,7 +47,8 @@ TEST_P(QkNormRopeTest, BothRowsAndFormsAgreeWithDoubleOnAllDTypesAndDims) {
 TEST_P(QkNormRopeTest, AnyNumberOfHeadsAndPositions) {
   // One head; grouped queries; heads that take several turns, with all heads more than a block of
   // the backward, of the many-heads backward and of any has room for; one position; more positions
-  // than a tile has; more tiles than a persistent grid has blocks.
+  // than a tile has; more tiles than a persistent grid has blocks, where there is one.
+  const int64_t many = GetParam() == FB_CUDA ? 2500 : 100;
   struct Sizes {
     int64_t batch, heads, k_heads, positions, dim;
   };
@@ -60,7 +61,7 @@ TEST_P(QkNormRopeTest, AnyNumberOfHeadsAndPositions) {
                          {1, 150, 3, 2, 128},
                          {1, 16, 1, 7, 256},
                          {5, 4, 4, 1, 64},
-                         {1, 1, kNoHeads, 2500, 512}}) {
+                         {1, 1, kNoHeads, many, 512}}) {
     for (const int32_t all_heads : {0, 1}) {
       for (const char* order : {"bsh", "bhs"}) {
         Case c = {.rope = {.batch = s.batch,
@@ -76,6 +77,8 @@ TEST_P(QkNormRopeTest, AnyNumberOfHeadsAndPositions) {
                   .weight_dtype = FB_BF16,
                   .all_heads = all_heads};
         ExpectBoth(c);
+        // The order that is not a projection's has its own kernels on the GPU alone.
+        if (GetParam() == FB_CPU && c.rope.in.order == "bhs") continue;
         c.rope.round_products = 1;
         ExpectBoth(c);
         // OLMo2's tables are of f32.
