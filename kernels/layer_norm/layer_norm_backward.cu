@@ -114,7 +114,7 @@ uint64_t BackwardCudaWorkspace(const FbCall* call) {
   if (parameters == 0) return 0;
   const Policy policy = PolicyOf(*call, b);
   int64_t sums = PlanOf(*call, b, policy).sums;
-  if (policy.cluster > rms_norm::kMaxCluster) {  // Which this device may not run.
+  if (rms_norm::MayNotRun(policy, call->sm_count)) {
     sums = std::max(sums, PlanOf(*call, b, OtherPolicyOf(*call, b)).sums);
   }
   return static_cast<uint64_t>(sums * b.hidden * parameters) * sizeof(float);
@@ -127,7 +127,7 @@ int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace
   if (IsAbsent(b.dx) && !has_dweight && !has_dbias) return cudaSuccess;
 
   constexpr auto kRuns = rms_norm::RunsWideBackward</*kCenter=*/true, /*kAdd=*/false>;
-  const bool other = wanted.wide && !kRuns(call, b.x.dtype, wanted);
+  const bool other = wanted.wide && !kRuns(call, b.x.dtype, b.hidden, wanted);
   const Plan plan = PlanOf(call, b, other ? OtherPolicyOf(call, b) : wanted);
   auto* const partials = static_cast<float*>(workspace);
   float* const of_weight = has_dweight ? partials : nullptr;

@@ -111,7 +111,8 @@ int32_t LaunchForward(const FbCall& call, const Policy& wanted) {
   if (f.rows == 0) return cudaSuccess;
   Policy policy = wanted;
   if (policy.wide) {
-    if (rms_norm::RunsWideForward</*kCenter=*/true, /*kAdd=*/false>(call, f.x.dtype, policy)) {
+    if (rms_norm::RunsWideForward</*kCenter=*/true, /*kAdd=*/false>(call, f.x.dtype, f.hidden,
+                                                                    policy)) {
       return rms_norm::LaunchWideForward</*kCenter=*/true, /*kAdd=*/false>(call, f.x.dtype, policy,
                                                                            WideArgsOf(f));
     }

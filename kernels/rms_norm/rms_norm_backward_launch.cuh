@@ -109,7 +109,7 @@ inline uint64_t BackwardWorkspaceOf(const FbCall& call, const BackwardCall& b) {
   if (IsAbsent(b.dweight)) return 0;
   const Policy policy = PolicyOfBackward(call, b);
   int64_t sums = PlanOf(call, b, policy).sums;
-  if (policy.cluster > kMaxCluster) {  // Which this device may not run.
+  if (MayNotRun(policy, call.sm_count)) {
     sums = std::max(sums, PlanOf(call, b, OtherPolicyOfBackward(call, b)).sums);
   }
   return static_cast<uint64_t>(sums * b.norm.hidden) * sizeof(float);
@@ -134,8 +134,7 @@ inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
           .hidden = b.norm.hidden,
           .inverse_hidden = 0.0f,
           .offset = b.norm.offset,
-          .round_normed = b.norm.round_normed,
-          .stages = 0};
+          .round_normed = b.norm.round_normed};
 }
 
 template <bool kAdd>
@@ -146,7 +145,8 @@ int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, Policy polic
   const bool has_dsum = kAdd && !IsAbsent(*b.dsum);
   if (IsAbsent(b.dx) && !has_dweight) return cudaSuccess;
 
-  if (policy.wide && !RunsWideBackward</*kCenter=*/false, kAdd>(call, b.x.dtype, policy)) {
+  if (policy.wide &&
+      !RunsWideBackward</*kCenter=*/false, kAdd>(call, b.x.dtype, b.norm.hidden, policy)) {
     policy = OtherPolicyOfBackward(call, b);
   }
   const BackwardPlan plan = PlanOf(call, b, policy);

@@ -99,8 +99,7 @@ WideForwardArgs WideArgsOf(const ForwardCall& f) {
           .inverse_hidden = 0.0f,
           .eps = f.norm.eps,
           .offset = f.norm.offset,
-          .round_normed = f.norm.round_normed,
-          .stages = 0};
+          .round_normed = f.norm.round_normed};
 }
 
 template <bool kAdd, bool kModulate>
@@ -137,7 +136,8 @@ template <bool kAdd, bool kModulate = false>
 int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, Policy policy) {
   if (f.norm.rows == 0) return cudaSuccess;
   if constexpr (!kModulate) {
-    if (policy.wide && RunsWideForward</*kCenter=*/false, kAdd>(call, f.x.dtype, policy)) {
+    if (policy.wide &&
+        RunsWideForward</*kCenter=*/false, kAdd>(call, f.x.dtype, f.norm.hidden, policy)) {
       return LaunchWideForward</*kCenter=*/false, kAdd>(call, f.x.dtype, policy,
                                                         WideArgsOf<kAdd>(f));
     }

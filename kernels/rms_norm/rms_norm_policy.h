@@ -21,7 +21,7 @@ struct Policy {
   int blocks_per_sm;   // Of a persistent grid; 0: one block per rows_per_block rows.
   int stages;          // Backward: rows in flight in shared memory per row of a block.
   bool shared_weight;  // Backward: the weight stays in shared memory; else it is read per row.
-  bool wide = false;   // The kernels of wide_*.cuh, a persistent grid in both directions.
+  bool wide = false;   // The kernels of wide_*.cuh, cut as wide_policy.h says.
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
@@ -96,64 +96,6 @@ constexpr Policy SelectForward(int sm, int64_t row_packs) {
     if (policy.packs != 0) return policy;
   }
   return {};
-}
-
-// ---- Wide rows: wide_ring.cuh ----
-
-inline constexpr int kWideWarps = 16;    // Of a block, at most.
-inline constexpr int kWideCluster = 16;  // Blocks of a cluster, at most.
-inline constexpr int kWidePacks = 4;     // Of a thread.
-inline constexpr int kWideRows = 4;      // Of a block whose rows are shared by warps, at most.
-
-// Shared memory of a block: for each row in flight `row_packs` packs per pack of x, and
-// `kept_packs` that stay.
-constexpr int64_t WideSharedBytes(const Policy& policy, int row_packs, int kept_packs) {
-  return int64_t{16} * policy.threads_per_row * kWidePacks *
-         (policy.rows_per_block * policy.stages * row_packs + kept_packs);
-}
-
-// A row over the fewest blocks of at most `max_warps` warps; {} if they are too many, or do not
-// fit. Three rows in flight where a row is x alone, else two: H 262144, rms_norm backward 69.5 %,
-// with three 67.5 %.
-constexpr Policy CutWide(int sm, int64_t row_packs, int max_warps, int blocks_per_sm,
-                         int packs_in_flight, int kept_packs) {
-  constexpr int64_t kWarpPacks = kWarp * kWidePacks;
-  constexpr int64_t kStaticBytes = 2304;  // And 1 KiB of each block is the system's.
-  if (sm < 90 || SharedBytesPerBlock(sm) < 227 * 1024) return {};
-  int cluster = 1;
-  while (row_packs > cluster * max_warps * kWarpPacks) cluster *= 2;
-  if (cluster > kWideCluster) return {};
-  const Policy policy = {
-      .packs = kWidePacks,
-      .threads_per_row = static_cast<int>(CeilDiv(row_packs, cluster * kWarpPacks)) * kWarp,
-      .rows_per_block = 1,
-      .cluster = cluster,
-      .blocks_per_sm = blocks_per_sm,
-      .stages = packs_in_flight == 1 ? 3 : 2,
-      .shared_weight = true,
-      .wide = true};
-  const int64_t block = WideSharedBytes(policy, packs_in_flight, kept_packs) + kStaticBytes;
-  return block * policy.blocks_per_sm <= 227 * 1024 ? policy : Policy{};
-}
-
-// Two blocks of 8 warps to a multiprocessor, or one of 16 where 8 blocks of those are too few.
-constexpr Policy CutWideRow(int sm, int64_t row_packs, int packs_in_flight, int kept_packs) {
-  const bool small = row_packs <= int64_t{kMaxCluster} * 8 * kWarp * kWidePacks;
-  return small ? CutWide(sm, row_packs, 8, 2, packs_in_flight, kept_packs)
-               : CutWide(sm, row_packs, kWideWarps, 1, packs_in_flight, kept_packs);
-}
-
-// Of rms_norm (`packs_in_flight` 1) and fused_add_rms_norm (2). H200, bf16, share of the copy rate,
-// these / SelectForward's: H 16384 80 / 90 %, H 65536 76 / 72 %, H 131072 74 / 71 %, H 262144 71 /
-// 69 %.
-constexpr Policy SelectWideForward(int sm, int64_t row_packs, int packs_in_flight) {
-  return row_packs <= 2048 ? Policy{} : CutWideRow(sm, row_packs, packs_in_flight, 1);
-}
-
-// Of rms_norm (`packs_in_flight` 2) and fused_add_rms_norm (3), likewise: H 65536 72 / 75 %, H
-// 131072 71 / 74 %, H 262144 69 / 34 %.
-constexpr Policy SelectWideBackward(int sm, int64_t row_packs, int packs_in_flight) {
-  return row_packs <= 16384 ? Policy{} : CutWideRow(sm, row_packs, packs_in_flight, 1);
 }
 
 // Shared memory of a backward block: `stages` rows of x and dy, and the weight in f32 or, at the

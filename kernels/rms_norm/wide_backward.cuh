@@ -4,9 +4,9 @@
 //   dx = rstd * (g - mean(g) - n * mean(g * n)),  dweight = sum over rows of dy * n,
 //   dbias = sum over rows of dy
 //
-// Traffic: dy and x read once, dx written once; per cluster a row of f32 for each sum. Determinism:
-// each cluster adds its rows in order in f32, SumPartialsKernel adds the clusters' sums in an order
-// fixed by their number, which depends on the number of rows and multiprocessors only.
+// Traffic: dy and x read once, dx written once; per group of blocks a row of f32 for each sum.
+// Determinism: each group adds its rows in order in f32, SumPartialsKernel adds the groups' sums in
+// an order fixed by their number, which depends on the shape and the number of multiprocessors.
 
 #ifndef KERNELS_RMS_NORM_WIDE_BACKWARD_CUH_
 #define KERNELS_RMS_NORM_WIDE_BACKWARD_CUH_
@@ -34,189 +34,166 @@ struct WideBackwardArgs {
   float inverse_hidden;
   float offset;       // Added to the weight.
   bool round_normed;  // n, for dweight, to the dtype of x.
-  int32_t stages;     // 2 to 4.
 };
 
-// Packs of shared memory for each thread of one of the `rows` of a block.
-template <bool kAdd>
-constexpr int WideBackwardPacks(int stages, int rows) {
-  return kWidePacks * (rows * stages * (kAdd ? 3 : 2) + 1);
-}
+// The sums for dweight stay with the writing threads, those for dbias with the summing ones: 128
+// registers for a thread's part of both would be too many.
+template <bool kCenter, int kPieces>
+using WideBackwardRoles =
+    std::conditional_t<!kCenter, WideRoles<8, 4, 3>,
+                       std::conditional_t<kPieces == 1, WideRoles<8, 8, 2>, WideRoles<7, 7, 1>>>;
 
-// blockDim = (whole warps for a row, rows), at most kWideWarps; a persistent grid of whole
-// clusters. REQUIRES: all rows and weight in 16-byte runs.
-template <typename X, bool kCenter, bool kAdd, RowShare kShare>
-__global__ void __launch_bounds__(kWideWarps* kWarpThreads, 1)
-    WideBackwardKernel(const __grid_constant__ WideBackwardArgs args) {
-  using Blocks = RowBlocks<kShare == RowShare::kCluster>;
-  constexpr int kSlots = kWidePacks * (kAdd ? 3 : 2);
-  using Ring = WideRing<X, kSlots>;
-  using Exchange = WideExchange<kCenter ? 2 : 1, kShare>;
-  constexpr int kLanes = Ring::kLanes;
+// As WideForwardKernel.
+template <typename X, bool kCenter, bool kAdd, int kPieces>
+__global__ void __launch_bounds__(WideBackwardRoles<kCenter, kPieces>::kThreads, 1)
+    WideBackwardKernel(const __grid_constant__ WideBackwardArgs args,
+                       const __grid_constant__ WideCut cut) {
+  constexpr int kLanes = kPackLanes<X>;
+  constexpr int kTensors = kAdd ? 3 : 2;
+  using Roles = WideBackwardRoles<kCenter, kPieces>;
+  constexpr int kPiecePacks = kPieces == 1 ? kWidePiecePacks : 2 * kWidePiecePacks / kPieces;
+  constexpr int kStep = Roles::kWriters * kWarpThreads;
+  constexpr int kPacks = (kPiecePacks + kStep - 1) / kStep;
+  constexpr int kSumStep = Roles::kSummers * kWarpThreads;
+  constexpr int kSumPacks = (kPiecePacks + kSumStep - 1) / kSumStep;
   extern __shared__ uint4 dynamic_shared[];
-  __shared__ Exchange exchange;
+  __shared__ WideShared<Roles> shared;
   AllowDependentLaunch();
 
-  const Ring ring(dynamic_shared, args.hidden, Blocks::Rank());
-  const int stages = args.stages;
-  const int64_t first_row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
-  const int64_t row_step = int64_t{Blocks::Count()} * blockDim.y;
-  const int column = ring.Column();
-  uint4* const weight = ring.Kept(dynamic_shared, stages, 0);
-
-  const auto fetch = [&](uint4* at, int64_t row) {
-    if (row < args.rows) {
-      ring.Fetch(at, 0, static_cast<const X*>(args.x) + row * args.x_stride + column);
-      ring.Fetch(at, kWidePacks, static_cast<const X*>(args.dy) + row * args.dy_stride + column);
-      if (kAdd && args.dsum != nullptr) {
-        ring.Fetch(at, 2 * kWidePacks,
-                   static_cast<const X*>(args.dsum) + row * args.dsum_stride + column);
-      }
-    }
-    CopyAsyncCommit();
-  };
-  ring.ClearStages(stages, kAdd && args.dsum == nullptr ? 2 * kWidePacks : kSlots);
-  for (int stage = 0; stage < stages; ++stage) {
-    fetch(ring.base + stage * ring.stage_packs, first_row + stage * row_step);
-  }
-  ring.Keep(weight, static_cast<const X*>(args.weight) + column, args.weight != nullptr,
-            kOneWord<X>);
+  const int64_t group = blockIdx.x / ClusterSize();
+  const WideSlice slice(cut, static_cast<int>(args.hidden / kLanes),
+                        static_cast<int>(ClusterRank()));
+  const int column = slice.first * kLanes;
+  uint4* const weight = dynamic_shared + cut.slots * kTensors * cut.slot_packs;
   const float offset = args.weight != nullptr ? args.offset : 0.0f;
-  exchange.Begin();
-
-  // Of a row: mean, or 0, and rstd.
-  const auto statistics_of = [&](int64_t row) -> float2 {
-    if (row >= args.rows) return {0.0f, 0.0f};
-    return {kCenter ? args.mean[row] : 0.0f, args.rstd[row]};
+  const bool has_dsum = kAdd && args.dsum != nullptr;
+  const auto slot_of = [&](int slot) { return dynamic_shared + slot * kTensors * cut.slot_packs; };
+  const auto pack_of = [](const uint4* at) {
+    return LoadLanes<X, kLanes>(reinterpret_cast<const X*>(at));
   };
-  // Sums over this thread's part of a row: of g * (x - mean), and of g.
-  const auto sums_of = [&](const uint4* at, float mean) -> float2 {
+
+  const auto start = [&] { KeepSlice(weight, args.weight, slice, cut.kept_packs, kOneWord<X>); };
+  const uint64_t policy = EvictNormalPolicy();  // As in the forward.
+  const auto load = [&](const WideTurn& at, int piece) {
+    const uint32_t bytes = slice.PacksOf(piece) * 16;
+    const int from = column + piece * cut.slot_packs * kLanes;
+    BarrierArriveExpecting(&shared.filled[at.slot], bytes * (has_dsum ? 3 : 2));
+    const auto bulk = [&](int tensor, const void* base, int64_t stride) {
+      BulkLoad(slot_of(at.slot) + tensor * cut.slot_packs,
+               static_cast<const X*>(base) + at.row * stride + from, bytes, &shared.filled[at.slot],
+               policy);
+    };
+    bulk(0, args.x, args.x_stride);
+    bulk(1, args.dy, args.dy_stride);
+    if (has_dsum) bulk(2, args.dsum, args.dsum_stride);
+  };
+  // Sums of g * (x - mean), and of g.
+  [[maybe_unused]] float dbias[kCenter ? kPieces : 1][kSumPacks][kLanes] = {};
+  float mean = 0.0f;
+  float next_mean = kCenter && group < args.rows ? args.mean[group] : 0.0f;
+  const auto sum = [&](const WideTurn& at, int piece) -> float2 {
+    const int thread = static_cast<int>(threadIdx.x) - kStep;
+    const uint4* slot = slot_of(at.slot) + thread;
+    const uint4* w_slot = weight + piece * cut.slot_packs + thread;
+    const int left = slice.PacksOf(piece) - thread;
+    if (kCenter && piece == 0) {
+      mean = next_mean;
+      if (at.row + cut.groups < args.rows) next_mean = args.mean[at.row + cut.groups];
+    }
     float2 sums = {};
 #pragma unroll
-    for (int p = 0; p < kWidePacks; ++p) {
+    for (int p = 0; p < kSumPacks; ++p) {
+      if (p * kSumStep >= left) break;
       float x[kLanes], dy[kLanes], w[kLanes];
-      Unpack<X, kLanes>(Ring::Load(at, p), x);
-      Unpack<X, kLanes>(Ring::Load(at, kWidePacks + p), dy);
-      Unpack<X, kLanes>(Ring::Load(weight, p), w);
+      Unpack<X, kLanes>(pack_of(slot + p * kSumStep), x);
+      Unpack<X, kLanes>(pack_of(slot + cut.slot_packs + p * kSumStep), dy);
+      Unpack<X, kLanes>(pack_of(w_slot + p * kSumStep), w);
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) {
         const float g = dy[i] * (kCenter ? w[i] : offset + w[i]);
         sums.x += g * (kCenter ? x[i] - mean : x[i]);
         if constexpr (kCenter) sums.y += g;
+        if constexpr (kCenter) dbias[piece][p][i] += dy[i];
       }
     }
     return sums;
   };
-
-  float dweight[kWidePacks][kLanes] = {};
-  [[maybe_unused]] float dbias[kCenter ? kWidePacks : 1][kLanes] = {};
-  float2 statistics = statistics_of(first_row);
-  float2 next_statistics = statistics_of(first_row + row_step);
-  uint4* at = ring.base;
-  uint4* const ring_end = ring.base + stages * ring.stage_packs;
-  float2 sent = {};
-  if (first_row < args.rows) {
-    WaitForRows(stages - 1);
-    sent = exchange.Send(0, Exchange::OverWarp(sums_of(at, statistics.x)));
-  }
-  uint32_t turn = 0;
-  for (int64_t row = first_row; row < args.rows; row += row_step, ++turn) {
-    uint4* next = at + ring.stage_packs;
-    if (next == ring_end) next = ring.base;
-    const float2 later_statistics = statistics_of(row + 2 * row_step);
-    float2 next_sent = {};
-    float2 next_part = {};
-    if (row + row_step < args.rows) {
-      WaitForRows(stages - 2);
-      next_part = sums_of(next, next_statistics.x);
-    }
-    const auto [mean, rstd] = statistics;
-    const float2 sums = exchange.Receive(turn, sent);
-    next_part = Exchange::OverWarp(next_part);
-    // dx = rstd * (g + (x - mean) * slope - mean(g)).
-    const float slope = -rstd * (sums.x * rstd * args.inverse_hidden);
-    const float mean_g = sums.y * args.inverse_hidden;
-    X* dx = static_cast<X*>(args.dx) + row * args.dx_stride + column;
-    const auto write = [&](auto rounds) {
+  // dx = rstd * (g + (x - mean) * slope - mean(g)).
+  const auto gather = [&](const WideTurn& at, auto part_of) -> float4 {
+    const float rstd = args.rstd[at.row];
+    const float center = kCenter ? args.mean[at.row] : 0.0f;
+    shared.Publish(at, part_of());
+    const float2 sums = SumOverWarp < kCenter ? 2 : 1 > (shared.Gather(at));
+    return {rstd, center, -rstd * (sums.x * rstd * args.inverse_hidden),
+            sums.y * args.inverse_hidden};
+  };
+  float dweight[kPieces][kPacks][kLanes] = {};
+  const auto write = [&](const WideTurn& at, int piece, float4 known) {
+    const auto [rstd, center, slope, mean_g] = known;
+    const uint4* slot = slot_of(at.slot) + threadIdx.x;
+    const int first = piece * cut.slot_packs + static_cast<int>(threadIdx.x);
+    const int left = slice.PacksOf(piece) - static_cast<int>(threadIdx.x);
+    const int left_of_warp = left + static_cast<int>(threadIdx.x) % kWarpThreads;
+    X* dx = static_cast<X*>(args.dx) + at.row * args.dx_stride + column + first * kLanes;
+    const auto packs = [&](auto rounds) {
 #pragma unroll
-      for (int p = 0; p < kWidePacks; ++p) {
+      for (int p = 0; p < kPacks; ++p) {
+        if (p * kStep >= left_of_warp) break;
         float x[kLanes], dy[kLanes], w[kLanes];
-        Unpack<X, kLanes>(Ring::Load(at, p), x);
-        Unpack<X, kLanes>(Ring::Load(at, kWidePacks + p), dy);
-        Unpack<X, kLanes>(Ring::Load(weight, p), w);
+        Unpack<X, kLanes>(pack_of(slot + p * kStep), x);
+        Unpack<X, kLanes>(pack_of(slot + cut.slot_packs + p * kStep), dy);
+        Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
         if constexpr (kCenter) {
 #pragma unroll
-          for (int i = 0; i < kLanes; ++i) x[i] -= mean;
+          for (int i = 0; i < kLanes; ++i) x[i] -= center;
         }
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) {
           const float g = kCenter ? fmaf(dy[i], w[i], -mean_g) : dy[i] * (offset + w[i]);
           w[i] = rstd * fmaf(x[i], slope, g);
         }
-        if constexpr (kAdd) {
+        if (has_dsum) {
           float dsum[kLanes];
-          Unpack<X, kLanes>(Ring::Load(at, 2 * kWidePacks + p), dsum);
+          Unpack<X, kLanes>(pack_of(slot + 2 * cut.slot_packs + p * kStep), dsum);
 #pragma unroll
           for (int i = 0; i < kLanes; ++i) w[i] += dsum[i];
         }
-        ring.StoreRow(dx, p, PackFloats<X, kLanes>(w));
+        StorePackIf<X>(p * kStep < left, dx + p * kStep * kLanes, PackFloats<X, kLanes>(w));
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) x[i] *= rstd;
         if constexpr (decltype(rounds)::value) RoundFloats<X>(x);
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
-        if constexpr (kCenter) {
-#pragma unroll
-          for (int i = 0; i < kLanes; ++i) dbias[p][i] += dy[i];
-        }
+        for (int i = 0; i < kLanes; ++i) dweight[piece][p][i] += dy[i] * x[i];
       }
     };
     if (!kCenter && args.round_normed) {
-      write(std::true_type());
+      packs(std::true_type());
     } else {
-      write(std::false_type());
-    }
-    if (row + row_step < args.rows) next_sent = exchange.Send(turn + 1, next_part);
-    sent = next_sent;
-    fetch(at, row + stages * row_step);
-    at = next;
-    statistics = next_statistics;
-    next_statistics = later_statistics;
-  }
-
-  // The block's rows are added from the first to the last; then threadIdx.y == 0 has their sum.
-  const auto store = [&](float* partials, auto& sums) {
-    if (partials == nullptr) return;
-    if (blockDim.y > 1) {
-      constexpr int kChunks = kLanes / 4;
-      static_assert(kSlots >= kWidePacks * kChunks);
-      __syncthreads();  // No row is in use any more, nor what was added up here before.
-#pragma unroll
-      for (int i = 0; i < kWidePacks * kChunks; ++i) {
-        const float* v = sums[i / kChunks] + i % kChunks * 4;
-        reinterpret_cast<float4*>(ring.base)[i * kWarpThreads] =
-            make_float4(v[0], v[1], v[2], v[3]);
-      }
-      __syncthreads();
-      if (threadIdx.y > 0) return;
-      for (uint32_t y = 1; y < blockDim.y; ++y) {
-        const uint4* other = ring.base + y * blockDim.x * kSlots;
-#pragma unroll
-        for (int i = 0; i < kWidePacks * kChunks; ++i) {
-          const float4 v = reinterpret_cast<const float4*>(other)[i * kWarpThreads];
-          float* sum = sums[i / kChunks] + i % kChunks * 4;
-          sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
-        }
-      }
-    }
-    float* to = partials + int64_t{Blocks::Index()} * args.hidden + column;
-#pragma unroll
-    for (int p = 0; p < kWidePacks; ++p) {
-      if (ring.Has(p)) StoreFloats<float, kLanes>(to + p * Ring::kStride, sums[p]);
+      packs(std::false_type());
     }
   };
-  store(args.weight_partials, dweight);
-  if constexpr (kCenter) store(args.bias_partials, dbias);
+  const auto store = [&](float* partials, int thread, int threads, const auto& sums) {
+    if (partials == nullptr) return;
+    float* to = partials + group * args.hidden + column;
+    constexpr int kOf = sizeof(sums[0]) / sizeof(sums[0][0]);
+#pragma unroll
+    for (int i = 0; i < kPieces * kOf; ++i) {
+      const int pack = i % kOf * threads + thread;
+      if (pack >= slice.PacksOf(i / kOf)) continue;
+      StoreFloats<float, kLanes>(to + (i / kOf * cut.slot_packs + pack) * kLanes,
+                                 sums[i / kOf][i % kOf]);
+    }
+  };
+  const auto end_sum = [&] {
+    if constexpr (kCenter) {
+      store(args.bias_partials, static_cast<int>(threadIdx.x) - kStep, kSumStep, dbias);
+    }
+  };
+  const auto end_write = [&] {
+    store(args.weight_partials, static_cast<int>(threadIdx.x), kStep, dweight);
+  };
+  RunWide<kPieces, kCenter ? 2 : 1>(&shared, cut, args.rows, group, load, start, sum, gather, write,
+                                    end_sum, end_write);
 }
 
 }  // namespace fuseboard::rms_norm

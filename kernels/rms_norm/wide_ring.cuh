@@ -1,6 +1,10 @@
-// What the kernels for wide rows share. Rows go through a ring in shared memory. What a thread has
-// of the sums of the next row is there before this row is written, and is sent after that: the sums
-// over a warp, and the exchange between blocks, happen while there is other work.
+// What the kernels for wide rows share. A block owns the same columns of all rows that its cluster
+// takes, its slice of them. Slices go through a ring in shared memory, in pieces of one slot each,
+// and the blocks of the cluster tell one another what they have of a row's sums. A producer thread
+// starts bulk copies into free slots; summing warps add up a piece; gathering warps bring together
+// the sums of a row; writing warps write a piece and free its slot. They meet at barriers of the
+// slots and of the rows alone: while the sums of a row are on their way, others are loaded, added
+// up and written.
 
 #ifndef KERNELS_RMS_NORM_WIDE_RING_CUH_
 #define KERNELS_RMS_NORM_WIDE_RING_CUH_
@@ -8,194 +12,225 @@
 #include "kernels/common/ptx_bulk.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
-#include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/rms_norm/wide_policy.h"
 
 namespace fuseboard::rms_norm {
 
-// Who shares a row: a warp; warps of a block, threadIdx.x of it; the blocks of a cluster.
-enum class RowShare { kWarp, kBlock, kCluster };
+// Warps of a block, and what threads have of a piece, in packs.
+template <int kWritersOf, int kSummersOf, int kGatherersOf>
+struct WideRoles {
+  static constexpr int kWriters = kWritersOf;
+  static constexpr int kSummers = kSummersOf;
+  static constexpr int kGatherers = kGatherersOf;
+  static constexpr int kThreads = kWarpThreads * (kWriters + kSummers + kGatherers + 1);
+};
 
-// Sums of one or two floats over those who share a row. The last warp of a block to bring its part
-// adds up the parts in the order of the warps and sends the sum to each block of the cluster. A
-// warp brings a turn when it has the sums of the one before: turns that are kTurns apart never
-// meet.
-template <int kValues, RowShare kShare>
-struct WideExchange {
-  static constexpr int kTurns = 4;
-  static constexpr int kRows = kShare == RowShare::kBlock ? kWideRows : 1;
-  static constexpr int kBlocks = kShare == RowShare::kCluster ? kWideCluster : 1;
-  uint64_t filled[kTurns][kRows];
-  float2 of_warp[kTurns][kWideWarps];
-  float2 of_block[kTurns][kRows][kBlocks];
-  uint32_t arrived[kTurns][kRows];
+inline constexpr int kWideTurns = 16;  // Rows of which a block holds the sums.
+static_assert(kWideTurns >= 2 * kWideSlots);
 
-  // By all threads of the cluster, before the first turn. What blocks that there are not sent is 0.
-  __device__ __forceinline__ void Begin() {
-    const uint32_t thread = threadIdx.x + threadIdx.y * blockDim.x;
-    float2* const sent = &of_block[0][0][0];
-    for (uint32_t i = thread; i < kTurns * kRows * kBlocks; i += blockDim.x) sent[i] = {};
-    if (thread < kTurns * kRows) (&arrived[0][0])[thread] = 0;
-    if (thread == 0) {
-#pragma unroll
-      for (int i = 0; i < kTurns * kRows; ++i) BarrierInit(&filled[0][0] + i, 1);
-      FenceBarrierInit();
-    }
-    __syncthreads();
-    if constexpr (kShare == RowShare::kCluster) {
-      ClusterArrive();
-      ClusterWait();
-    }
+// The columns of block `rank`, in packs, and their pieces.
+struct WideSlice {
+  int first;
+  int packs;
+  int piece_packs;
+
+  __device__ __forceinline__ WideSlice(const WideCut& cut, int row_packs, int rank) {
+    first = (rank * cut.quotient + min(rank, cut.rest)) * kWideUnit;
+    packs = min((cut.quotient + (rank < cut.rest ? 1 : 0)) * kWideUnit, row_packs - first);
+    piece_packs = cut.slot_packs;
   }
-
-  // Each warp brings its part of the sums, from OverWarp. What it gets is for Receive.
-  __device__ __forceinline__ float2 Send(uint32_t turn, float2 part) {
-    if constexpr (kShare == RowShare::kWarp) return part;
-    const uint32_t lane = threadIdx.x % kWarpThreads;
-    const uint32_t warps = blockDim.x / kWarpThreads;
-    const uint32_t at = turn % kTurns;
-    const uint32_t row = kRows == 1 ? 0 : threadIdx.y;
-    float2* const of_row = of_warp[at] + row * warps;
-    uint32_t others = 0;
-    if (lane == 0) {
-      of_row[threadIdx.x / kWarpThreads] = part;
-      others = CountArrival(&arrived[at][row]);
-    }
-    others = __shfl_sync(0xffffffffu, others, 0);
-    if (others + 1 < warps) return {};
-    part = OverWarp(lane < warps ? of_row[lane] : float2{});
-    if (lane == 0) arrived[at][row] = 0;
-    if constexpr (kShare == RowShare::kCluster) {
-      const uint32_t blocks = ClusterSize();
-      if (lane == 0) BarrierArriveExpecting(&filled[at][row], blocks * sizeof(float2));
-      __syncwarp();
-      if (lane < blocks) {
-        StoreAsync8(ClusterAddress(&of_block[at][row][ClusterRank()], lane),
-                    ClusterAddress(&filled[at][row], lane), __float_as_uint(part.x),
-                    __float_as_uint(part.y));
-      }
-    } else if (lane == 0) {
-      of_block[at][row][0] = part;
-      BarrierArrive(&filled[at][row]);
-    }
-    return {};
-  }
-
-  // The sums of a turn, alike in all threads of the row. `sent` is what Send gave for it.
-  __device__ __forceinline__ float2 Receive(uint32_t turn, float2 sent) {
-    if constexpr (kShare == RowShare::kWarp) return sent;
-    const uint32_t at = turn % kTurns;
-    const uint32_t row = kRows == 1 ? 0 : threadIdx.y;
-    BarrierWait(&filled[at][row], turn / kTurns % 2);
-    if constexpr (kShare == RowShare::kBlock) return of_block[at][row][0];
-    const uint32_t lane = threadIdx.x % kWarpThreads;
-    if constexpr (kValues == 1) {
-      const float of_lane = of_block[at][row][lane % kBlocks].x;
-      return {WarpReduce(of_lane, Sum(), kBlocks), 0.0f};
-    }
-    // One of the two values to every other lane.
-    float own = reinterpret_cast<const float*>(of_block[at][row])[lane % (2 * kBlocks)];
-#pragma unroll
-    for (int offset = kBlocks; offset > 1; offset /= 2) {
-      own += __shfl_xor_sync(0xffffffffu, own, offset);
-    }
-    const float other = __shfl_xor_sync(0xffffffffu, own, 1);
-    return lane % 2 == 0 ? make_float2(own, other) : make_float2(other, own);
-  }
-
-  // The sums over a warp. Two values cost little more than one: after the first exchange half of
-  // the lanes go on with one of them, half with the other.
-  __device__ __forceinline__ static float2 OverWarp(float2 value) {
-    if constexpr (kValues == 1) return {WarpReduce(value.x, Sum()), 0.0f};
-    const bool upper = threadIdx.x % kWarpThreads >= 16;
-    float own = upper ? value.y : value.x;
-    own += __shfl_xor_sync(0xffffffffu, upper ? value.x : value.y, 16);
-#pragma unroll
-    for (int offset = 8; offset > 0; offset /= 2) own += __shfl_xor_sync(0xffffffffu, own, offset);
-    const float other = __shfl_xor_sync(0xffffffffu, own, 16);
-    return upper ? make_float2(other, own) : make_float2(own, other);
+  __device__ __forceinline__ int PacksOf(int piece) const {
+    return min(piece_packs, packs - piece * piece_packs);
   }
 };
 
-// Where a thread's packs are: in the row, kWidePacks of them, 32 packs apart; and in shared memory,
-// where a stage has kSlots packs of a thread, side by side with its neighbours' (no bank
-// conflicts). A thread touches no other's, so that the ring needs no barrier.
-template <typename X, int kSlots>
-struct WideRing {
-  static constexpr int kLanes = kPackLanes<X>;
-  static constexpr int kStride = kWarpThreads * kLanes;  // Elements between two packs of a thread.
+// Where a role is: at a row of its cluster, the turn-th, and a slot of the ring.
+struct WideTurn {
+  int64_t row;
+  uint32_t turn = 0;
+  int slot = 0;
+  uint32_t lap = 0;
 
-  uint4* base;  // Of this thread.
-  int stage_packs;
-  int first;  // Of this thread, in the row.
-  int left;   // Packs of the row from there on.
-
-  __device__ __forceinline__ WideRing(uint4* shared, int64_t hidden, uint32_t rank) {
-    const uint32_t warp = threadIdx.x / kWarpThreads;
-    const uint32_t lane = threadIdx.x % kWarpThreads;
-    const uint32_t warps = blockDim.x / kWarpThreads;
-    base = shared + (threadIdx.y * warps + warp) * (kSlots * kWarpThreads) + lane;
-    stage_packs = static_cast<int>(blockDim.x * blockDim.y) * kSlots;
-    first = static_cast<int>((rank * warps + warp) * (kWidePacks * kWarpThreads) + lane);
-    left = static_cast<int>(hidden / kLanes) - first;
+  __device__ __forceinline__ uint32_t Of() const { return turn % kWideTurns; }
+  __device__ __forceinline__ uint32_t Parity() const { return turn / kWideTurns & 1; }
+  __device__ __forceinline__ uint32_t SlotParity() const { return lap & 1; }
+  __device__ __forceinline__ void NextRow(const WideCut& cut, int turns = 1) {
+    row += int64_t{cut.groups} * turns;
+    turn += turns;
   }
-  __device__ __forceinline__ bool Has(int p) const { return p * kWarpThreads < left; }
-  __device__ __forceinline__ int Column() const { return first * kLanes; }
-
-  // After the stages: packs that stay, for all rows of the block, kWidePacks in each part.
-  __device__ __forceinline__ uint4* Kept(uint4* shared, int stages, int part) const {
-    const uint32_t warp = threadIdx.x / kWarpThreads;
-    return shared + stages * stage_packs + part * static_cast<int>(blockDim.x) * kWidePacks +
-           warp * (kWidePacks * kWarpThreads) + threadIdx.x % kWarpThreads;
-  }
-  __device__ __forceinline__ static Lanes<X, kLanes> Load(const uint4* at, int slot) {
-    return LoadLanes<X, kLanes>(reinterpret_cast<const X*>(at + slot * kWarpThreads));
-  }
-  __device__ __forceinline__ static void Store(uint4* at, int slot, const Lanes<X, kLanes>& pack) {
-    StoreLanes<X, kLanes>(reinterpret_cast<X*>(at + slot * kWarpThreads), pack);
-  }
-  // Pack `p` of this thread to its place behind `to`, where its first one goes, if the row has it.
-  __device__ __forceinline__ void StoreRow(X* to, int p, const Lanes<X, kLanes>& pack) const {
-    StoreGlobal16If(Has(p), to + p * kStride, pack.word[0], pack.word[1], pack.word[2],
-                    pack.word[3]);
-  }
-  // Starts copying the packs of a row, from this thread's first on, into slots from `slot` on.
-  __device__ __forceinline__ void Fetch(uint4* at, int slot, const X* from) const {
-#pragma unroll
-    for (int p = 0; p < kWidePacks; ++p) {
-      if (Has(p)) CopyAsync16(at + (slot + p) * kWarpThreads, from + p * kStride);
-    }
-  }
-  // A vector of the row's length, from this thread's first pack on, or `word` if there is none.
-  // Others see it after a barrier.
-  __device__ __forceinline__ void Keep(uint4* at, const X* from, bool has, uint32_t word) const {
-    if (threadIdx.y > 0) return;
-#pragma unroll
-    for (int p = 0; p < kWidePacks; ++p) {
-      at[p * kWarpThreads] = make_uint4(word, word, word, word);
-      if (has && Has(p)) at[p * kWarpThreads] = *reinterpret_cast<const uint4*>(from + p * kStride);
-    }
-  }
-  // Zeros in what no row fills, so that sums need not ask: packs beyond the row, and slots from
-  // `filled` on.
-  __device__ __forceinline__ void ClearStages(int stages, int filled) const {
-    if (Has(kWidePacks - 1) && filled == kSlots) return;
-    for (int stage = 0; stage < stages; ++stage) {
-      for (int slot = 0; slot < kSlots; ++slot) {
-        if (slot < filled && Has(slot % kWidePacks)) continue;
-        base[stage * stage_packs + slot * kWarpThreads] = {};
-      }
-    }
+  __device__ __forceinline__ void NextSlot(const WideCut& cut) {
+    if (++slot < cut.slots) return;
+    slot = 0;
+    ++lap;
   }
 };
 
-// Waits until at most `pending` of this thread's committed rows are on their way.
-__device__ __forceinline__ void WaitForRows(int pending) {
-  if (pending <= 0) {
-    CopyAsyncWait<0>();
-  } else if (pending == 1) {
-    CopyAsyncWait<1>();
-  } else {
-    CopyAsyncWait<2>();
+// Of slots: filled and freed. Of rows, kWideTurns of them: the rest. A block that sends its sums of
+// turn t has written turn t - slots, or later ones; so all had sent theirs of that, and had those
+// of turn t - 2 * slots: their places, kWideTurns before, are free.
+template <typename Roles>
+struct WideShared {
+  uint64_t filled[kWideSlots];
+  uint64_t freed[kWideSlots];
+  uint64_t summed[kWideTurns];
+  uint64_t gathered[kWideTurns];
+  uint64_t known[kWideTurns];
+  float2 of_warp[kWideTurns][Roles::kSummers];
+  float2 of_block[kWideTurns][kWideCluster];
+  float4 of_row[kWideTurns];  // What the writers must know.
+  uint4 lead[kWideTurns];     // A row's first pack.
+
+  __device__ __forceinline__ void Init() {
+    static_assert(sizeof(WideShared) <= kWideStatic);
+    for (int slot = 0; slot < kWideSlots; ++slot) {
+      BarrierInit(&filled[slot], 1);
+      BarrierInit(&freed[slot], Roles::kWriters);
+    }
+    for (int turn = 0; turn < kWideTurns; ++turn) {
+      BarrierInit(&summed[turn], Roles::kSummers);
+      BarrierInit(&gathered[turn], 1);
+      BarrierInit(&known[turn], 1);
+    }
+    FenceBarrierInit();
+  }
+  // By a warp, with a value alike in all lanes: sends it to all blocks of the cluster.
+  __device__ __forceinline__ void Publish(const WideTurn& at, float2 value) {
+    const uint32_t lane = threadIdx.x % kWarpThreads;
+    const uint32_t blocks = ClusterSize();
+    if (lane == 0) BarrierArriveExpecting(&gathered[at.Of()], blocks * sizeof(float2));
+    __syncwarp();
+    if (lane < blocks) {
+      StoreAsync8(ClusterAddress(&of_block[at.Of()][ClusterRank()], lane),
+                  ClusterAddress(&gathered[at.Of()], lane), __float_as_uint(value.x),
+                  __float_as_uint(value.y));
+    }
+  }
+  // What block `lane` has sent, 0 beyond the last.
+  __device__ __forceinline__ float2 Gather(const WideTurn& at) {
+    const uint32_t lane = threadIdx.x % kWarpThreads;
+    BarrierWait(&gathered[at.Of()], at.Parity());
+    return lane < ClusterSize() ? of_block[at.Of()][lane] : float2{};
+  }
+};
+
+// A pack to global memory, if `wanted`.
+template <typename X>
+__device__ __forceinline__ void StorePackIf(bool wanted, X* to,
+                                            const Lanes<X, kPackLanes<X>>& pack) {
+  StoreGlobal16If(wanted, to, pack.word[0], pack.word[1], pack.word[2], pack.word[3]);
+}
+
+// kValues sums over a warp.
+template <int kValues>
+__device__ __forceinline__ float2 SumOverWarp(float2 value) {
+  value.x = WarpReduce(value.x, Sum());
+  if constexpr (kValues > 1) value.y = WarpReduce(value.y, Sum());
+  return value;
+}
+
+// Runs the block's roles over the rows of its cluster; by all threads, Roles::kThreads of them.
+//   load(at, piece): starts the copies of a piece into at.slot and says how many bytes they are;
+//   start(): by all, before the roles begin;
+//   sum(at, piece): what a thread of the summing warps has of a piece;
+//   gather(at, part): by a warp: what the writers must know, from the block's sums, part();
+//   write(at, piece, known): by a thread of the writing warps;
+//   end_sum(), end_write(): by the threads of these warps after the last row. What they keep from
+//   row to row would otherwise take registers of all roles.
+template <int kPieces, int kValues, typename Roles, typename Load, typename Start, typename Sums,
+          typename Gather, typename Write, typename EndSum, typename EndWrite>
+__device__ __forceinline__ void RunWide(WideShared<Roles>* shared, const WideCut& cut, int64_t rows,
+                                        int64_t first_row, Load&& load, Start&& start, Sums&& sum,
+                                        Gather&& gather, Write&& write, EndSum&& end_sum,
+                                        EndWrite&& end_write) {
+  constexpr int kGatherer = Roles::kWriters + Roles::kSummers;
+  constexpr int kProducer = kGatherer + Roles::kGatherers;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  WideTurn at = {first_row};
+
+  int piece = 0;  // The producer's.
+  const auto fetch = [&] {
+    load(at, piece);
+    at.NextSlot(cut);
+    if (++piece < kPieces) return;
+    piece = 0;
+    at.NextRow(cut);
+  };
+  if (threadIdx.x == kProducer * kWarpThreads) {
+    shared->Init();
+    while (at.lap == 0 && at.row < rows) fetch();
+  }
+  start();
+  __syncthreads();
+  ClusterArrive();
+  ClusterWait();
+
+  if (warp < Roles::kWriters) {
+    for (; at.row < rows; at.NextRow(cut)) {
+      BarrierWait(&shared->known[at.Of()], at.Parity());
+      const float4 known = shared->of_row[at.Of()];
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        BarrierWait(&shared->filled[at.slot], at.SlotParity());
+        write(at, i, known);
+        __syncwarp();
+        if (lane == 0) BarrierArrive(&shared->freed[at.slot]);
+        at.NextSlot(cut);
+      }
+    }
+    end_write();
+  } else if (warp < kGatherer) {
+    for (; at.row < rows; at.NextRow(cut)) {
+      float2 part = {};
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        BarrierWait(&shared->filled[at.slot], at.SlotParity());
+        const float2 of_piece = sum(at, i);
+        part.x += of_piece.x;
+        part.y += of_piece.y;
+        at.NextSlot(cut);
+      }
+      part = SumOverWarp<kValues>(part);
+      if (lane == 0) {
+        shared->of_warp[at.Of()][warp - Roles::kWriters] = part;
+        BarrierArrive(&shared->summed[at.Of()]);
+      }
+    }
+    end_sum();
+  } else if (warp < kProducer) {
+    at.NextRow(cut, warp - kGatherer);
+    for (; at.row < rows; at.NextRow(cut, Roles::kGatherers)) {
+      const float4 known = gather(at, [&] {
+        BarrierWait(&shared->summed[at.Of()], at.Parity());
+        float2 part = shared->of_warp[at.Of()][0];
+#pragma unroll
+        for (int i = 1; i < Roles::kSummers; ++i) {
+          const float2 other = shared->of_warp[at.Of()][i];
+          part.x += other.x;
+          part.y += other.y;
+        }
+        return part;
+      });
+      if (lane == 0) {
+        shared->of_row[at.Of()] = known;
+        BarrierArrive(&shared->known[at.Of()]);
+      }
+    }
+  } else if (lane == 0) {
+    while (at.row < rows) {
+      BarrierWait(&shared->freed[at.slot], (at.lap - 1) & 1);
+      fetch();
+    }
+  }
+}
+
+// Fills `packs` packs of shared memory with the block's slice of a vector of the row's length, or
+// with `word` where there is none. By all threads.
+__device__ __forceinline__ void KeepSlice(uint4* to, const void* from, const WideSlice& slice,
+                                          int packs, uint32_t word) {
+  for (int i = static_cast<int>(threadIdx.x); i < packs; i += static_cast<int>(blockDim.x)) {
+    to[i] = from != nullptr && i < slice.packs ? static_cast<const uint4*>(from)[slice.first + i]
+                                               : make_uint4(word, word, word, word);
   }
 }
 

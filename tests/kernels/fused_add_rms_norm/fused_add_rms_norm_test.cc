@@ -129,6 +129,18 @@ TEST_P(FusedAddRmsNormTest, GradientsOfNormAndSumAreJoinedInOneRounding) {
   }
 }
 
+TEST_P(FusedAddRmsNormTest, ManyWideRowsPerClusterAreAddedUp) {
+  // On a CPU a row is a row.
+  const int64_t factor = GetParam() == FB_CUDA ? 15 : 1;
+  for (const auto& [rows, hidden] :
+       {std::pair<int64_t, int64_t>{26 * factor + 1, 20488}, {2 * factor + 1, 262136}}) {
+    const Case c = {.rows = rows, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
+    Forward(c);
+    Backward(c, {}, /*has_dsum=*/true);
+    Backward(c, {}, /*has_dsum=*/false);
+  }
+}
+
 TEST_P(FusedAddRmsNormTest, AnyStridesAndAlignments) {
   for (const int64_t hidden : {64, 200}) {
     const Case c = {.rows = 6,

@@ -41,5 +41,15 @@ TEST(LayerNormPolicyTest, EveryRowIsCoveredWithinTheBoundsOfItsKernelAndDevice) 
   }
 }
 
+TEST(LayerNormPolicyTest, WideRowsTakeTheKernelsForThem) {
+  EXPECT_EQ(SelectWideForward(90, 2048).packs, 0);
+  EXPECT_TRUE(SelectWideForward(90, 2049).wide);
+  EXPECT_EQ(SelectWideBackward(90, 1024).packs, 0);
+  EXPECT_EQ(SelectWideBackward(90, 2048).cluster, 2);  // 16,384 bf16.
+  EXPECT_EQ(SelectWideBackward(90, 32768).packs, rms_norm::kWideBackwardPieces<true>);
+  EXPECT_EQ(SelectWideBackward(90, 32769).packs, 0);
+  EXPECT_EQ(SelectWideBackward(80, 8192).packs, 0);
+}
+
 }  // namespace
 }  // namespace fuseboard::layer_norm

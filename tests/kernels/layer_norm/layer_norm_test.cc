@@ -186,13 +186,41 @@ TEST_P(LayerNormTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
 }
 
 TEST_P(LayerNormTest, ManyWideRowsPerClusterAreAddedUp) {
-  const Case c = {.rows = 130,
-                  .hidden = 20488,
-                  .dtype = FB_BF16,
-                  .weight_dtype = FB_BF16,
-                  .bias_dtype = FB_BF16};
-  Forward(c);
-  Backward(c, {});
+  // On an H200 30 clusters of 4 blocks, and 7 of 16 with rows in pieces. On a CPU a row is a row.
+  const int64_t factor = GetParam() == FB_CUDA ? 15 : 1;
+  for (const auto& [rows, hidden] :
+       {std::pair<int64_t, int64_t>{26 * factor + 1, 20488}, {2 * factor + 1, 262136}}) {
+    const Case c = {.rows = rows,
+                    .hidden = hidden,
+                    .dtype = FB_BF16,
+                    .weight_dtype = FB_BF16,
+                    .bias_dtype = FB_BF16};
+    Forward(c);
+    Backward(c, {});
+  }
+}
+
+TEST_P(LayerNormTest, WideRowsMayBeginFarFromTheirMean) {
+  // Sums are taken from the mean of the first elements of a row.
+  for (const int64_t hidden : {20488, 140000}) {
+    const Case c = {.rows = 3,
+                    .hidden = hidden,
+                    .dtype = FB_BF16,
+                    .weight_dtype = FB_BF16,
+                    .bias_dtype = FB_BF16};
+    KernelCall call = {FB_FORWARD,
+                       {c.X(), c.Weight(), c.Bias()},
+                       {c.Y(), TestTensor(FB_F32, {c.rows}), TestTensor(FB_F32, {c.rows})},
+                       &kParams};
+    for (int64_t row = 0; row < c.rows; ++row) {
+      for (int64_t col = 0; col < 4; ++col) call.inputs[0].Set(row, col, 500.0);
+    }
+    testing::Run(Kernel(), GetParam(), &call);
+    const Reference reference(c, call.inputs[0], call.inputs[1]);
+    ExpectClose(
+        call.outputs[1], [&](int64_t, int64_t row) { return reference.Mean(row); }, 1.0);
+    ExpectClose(call.outputs[2], [&](int64_t, int64_t row) { return reference.Rstd(row); });
+  }
 }
 
 TEST_P(LayerNormTest, ManyRowsPerBlockAreAddedUp) {
@@ -204,6 +232,8 @@ TEST_P(LayerNormTest, ManyRowsPerBlockAreAddedUp) {
 TEST_P(LayerNormTest, ALargeMeanLosesNoDigitsOfTheVariance) {
   Forward({.rows = 3, .hidden = 1024, .x_mean = 1000.0});
   Forward({.rows = 3, .hidden = 1001, .x_mean = 1000.0});
+  Forward({.rows = 3, .hidden = 20488, .x_mean = 1000.0});  // Several blocks to a row.
+  Forward({.rows = 3, .hidden = 100004, .x_mean = 1000.0});
 }
 
 TEST_P(LayerNormTest, WeightAndBiasMayBeMissingOrOfAnotherDType) {

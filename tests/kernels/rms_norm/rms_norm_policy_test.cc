@@ -63,29 +63,6 @@ TEST(RmsNormPolicyTest, BackwardFitsTheSharedMemoryOfItsDevice) {
   }
 }
 
-TEST(RmsNormPolicyTest, WideRowsAreCoveredWithinTheBoundsOfTheirKernels) {
-  for (int64_t row_packs = 1; row_packs <= 40000; row_packs += row_packs < 2100 ? 61 : 97) {
-    for (const int sm : {80, 86, 90, 100, 120}) {
-      for (const int in_flight : {1, 2, 3}) {
-        for (const Policy& policy : {SelectWideForward(sm, row_packs, in_flight),
-                                     SelectWideBackward(sm, row_packs, in_flight)}) {
-          if (policy.packs == 0) continue;
-          EXPECT_TRUE(sm == 90 || sm == 100);
-          EXPECT_TRUE(policy.wide);
-          EXPECT_EQ(policy.packs, kWidePacks);
-          EXPECT_GE(int64_t{policy.packs} * policy.threads_per_row * policy.cluster, row_packs);
-          EXPECT_LE(policy.threads_per_row, kWideWarps * kWarp);
-          EXPECT_LE(policy.cluster, kWideCluster);
-          EXPECT_GE(policy.stages, 2);
-          EXPECT_LE(WideSharedBytes(policy, in_flight, 1), 225 * 1024);
-        }
-      }
-    }
-  }
-  EXPECT_EQ(SelectWideForward(90, 32768, 1).cluster, 16);  // 262,144 bf16.
-  EXPECT_EQ(SelectWideBackward(90, 32769, 2).packs, 0);
-}
-
 TEST(RmsNormPolicyTest, BackwardKeepsEveryUsualWidthOnTheFastPath) {
   for (const int64_t hidden :
        {64, 128, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 131072, 262144}) {

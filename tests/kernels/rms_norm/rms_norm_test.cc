@@ -104,14 +104,38 @@ TEST_P(RmsNormTest, TheWidestRowsAgreeWithDouble) {
 }
 
 TEST_P(RmsNormTest, ManyOfTheWidestRowsAgreeWithDouble) {
-  // On an H200 7 clusters of 16 blocks, or 60 of 4: several rows to each. On a CPU a row is a row.
-  const int64_t factor = IsGpu() ? 10 : 1;
-  for (const Shape& shape : {Shape{3 * factor, 140000}, {13 * factor, 20488}}) {
+  // On an H200 7 clusters of 16 blocks, in one piece and in several, or 30 of 4: more rows to some
+  // of them than a ring has slots, and one more to some than to others. On a CPU a row is a row.
+  const int64_t factor = IsGpu() ? 20 : 1;
+  for (const Shape& shape :
+       {Shape{3 * factor, 131064}, {2 * factor - 1, 140000}, {20 * factor + 1, 20488}}) {
     ExpectForward(
         {.rows = shape.rows, .hidden = shape.hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16});
     ExpectBackward(
         {.rows = shape.rows, .hidden = shape.hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16});
   }
+  ExpectForward({.rows = 3, .hidden = 140000, .x_dtype = FB_F16, .weight_dtype = FB_F16});
+  ExpectBackward({.rows = 3, .hidden = 140000, .x_dtype = FB_F16, .weight_dtype = FB_F16});
+}
+
+TEST_P(RmsNormTest, WideRowsMayLieApartOverlapOrBeUnaligned) {
+  for (const int64_t stride : {0, 20488, 20496, 20491}) {
+    const Case c = {.rows = 9,
+                    .hidden = 20488,
+                    .x_dtype = FB_BF16,
+                    .weight_dtype = stride == 20496 ? kNoWeight : int32_t{FB_BF16},
+                    .x_layout = {.row_stride = stride},
+                    .y_layout = {.row_stride = 20504}};
+    ExpectForward(c);
+    ExpectBackward(c, {.row_stride = stride});
+  }
+  const Case unaligned = {.rows = 3,
+                          .hidden = 20488,
+                          .x_dtype = FB_BF16,
+                          .weight_dtype = FB_BF16,
+                          .x_layout = {.offset = 1}};
+  ExpectForward(unaligned);
+  ExpectBackward(unaligned);
 }
 
 TEST_P(RmsNormTest, BackwardAddsUpManyRowsPerBlock) {

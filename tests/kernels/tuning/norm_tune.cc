@@ -14,7 +14,7 @@
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_policy.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
-#include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/rms_norm/wide_policy.h"
 #include "tests/kernels/tuning/device_timer.h"
 
 namespace fuseboard {
