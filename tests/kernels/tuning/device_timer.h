@@ -39,7 +39,7 @@ inline double MedianUs(const std::function<int(int)>& run, int repeats = 24) {
   }
   Check(cudaDeviceSynchronize());
   std::vector<float> times;
-  for (size_t i = 2 * kWarmUp; i < events.size() && error == cudaSuccess; i += 2) {
+  for (size_t i = size_t{2} * kWarmUp; i < events.size() && error == cudaSuccess; i += 2) {
     float ms = 0.0f;
     Check(cudaEventElapsedTime(&ms, events[i], events[i + 1]));
     times.push_back(ms * 1e3f);
