@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-# The files that take longest, from the longest on: pytest-xdist gives a file to one process, and a long one
-# at the end would keep the others waiting.
-LONGEST = (
+# What must come first, then the files that take longest, from the longest on: pytest-xdist gives a file to
+# one process, and a long one at the end would keep the others waiting.
+FIRST = (
+    "test_profile_gpu.py",  # torch's profiler, once used in a process, never lets go of CUPTI.
     "test_training.py",
     "test_fully_sharded.py",
     "test_fully_sharded_patch.py",
@@ -27,6 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first."""
-    rank = {name: index for index, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(LONGEST)))
+    """Puts them in order."""
+    rank = {name: index for index, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(FIRST)))

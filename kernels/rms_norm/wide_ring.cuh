@@ -173,6 +173,7 @@ __device__ __forceinline__ void RunWide(WideShared<Roles>* shared, const WideCut
       for (int i = 0; i < kPieces; ++i) {
         BarrierWait(&shared->filled[at.slot], at.SlotParity());
         write(at, i, known);
+        FenceBeforeBulkCopies();
         __syncwarp();
         if (lane == 0) BarrierArrive(&shared->freed[at.slot]);
         at.NextSlot(cut);
