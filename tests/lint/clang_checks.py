@@ -29,9 +29,9 @@ GCC_FLAGS = ("-Winvalid-pch", "-fpch-preprocess", "-fvect-cost-model=dynamic")  
 STAMP_LIFE_S = 30 * 86400
 
 # The analyzer walks paths until a number of states, 225,000 a function by default, and then takes most
-# of the time: control_service.cc 21.6 s of CPU, 6.8 with 20,000. Whether it finds less then was not
+# of the time: control_service.cc 21.6 s of CPU, with 10,000 a quarter. Whether it finds less then was not
 # compared. Tests, where a matcher opens many paths, go without it: they run under sanitizers.
-ANALYZER_FLAGS = ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=20000")
+ANALYZER_FLAGS = ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=10000")
 WITHOUT_ANALYZER = ("tests/",)
 
 
