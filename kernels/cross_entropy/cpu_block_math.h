@@ -35,7 +35,8 @@ struct alignas(64) Buffer {
   float at[kBlock];
 
   void Pad(int size, float value) {
-    for (int i = size; i % kLanes != 0; ++i) at[i] = value;
+    const int whole = (size + kLanes - 1) / kLanes * kLanes;
+    for (int i = size > 0 ? size : 0; i < whole; ++i) at[i] = value;  // Never less than 0.
   }
 };
 
