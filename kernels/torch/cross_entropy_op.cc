@@ -63,7 +63,7 @@ ForwardResult Forward(const Tensor& logits, const Tensor& target,
   CrossEntropyRows rows{.logits = logits, .target = target};
   if (class_weight.has_value()) rows.class_weight = class_weight->to(dtype).contiguous();
   rows.loss = Empty({num_rows}, dtype, logits.device());
-  rows.lse = Empty({num_rows}, dtype, logits.device());
+  rows.lse = Empty({num_rows}, StatisticType(logits.scalar_type()), logits.device());
   if (z_loss_scale > 0) rows.z_loss = Empty({num_rows}, dtype, logits.device());
   Tensor inverse;
   if (reduction == kReduceMean) {
@@ -97,7 +97,7 @@ ForwardResult ForwardMeta(const Tensor& logits, const Tensor& target,
   const auto scalar = logits.sym_sizes().slice(0, 0);
   const auto loss = reduction == kReduceNone ? per_row : scalar;
   return {at::empty_symint(loss, options), at::empty_symint(loss, options),
-          at::empty_symint(per_row, options),
+          at::empty_symint(per_row, options.dtype(StatisticType(logits.scalar_type()))),
           reduction == kReduceMean ? at::empty_symint(scalar, options) : at::empty({0}, options),
           need_dlogits ? at::empty_symint(logits.sym_sizes(), logits.options())
                        : at::empty({0}, logits.options())};

@@ -28,6 +28,7 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
   const CrossEntropyOptions& options = inputs.options;
   const c10::Device device = inputs.head.hidden.device();
   const at::ScalarType dtype = AccumulationType(inputs.head.hidden.scalar_type());
+  const at::ScalarType statistic = StatisticType(inputs.head.hidden.scalar_type());
   SupervisedRows rows(inputs.target, options.ignore_index);
   const at::Tensor class_weight = WideClassWeight(inputs, dtype);
   at::Tensor inverse;
@@ -43,8 +44,8 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
       .target = rows.Take(inputs.target, 0, count),
       .class_weight = class_weight,
       .scale = inverse.defined() ? inverse.expand({count}) : at::Tensor(),
-      .lse = recompute ? Empty({count}, dtype, device) : at::Tensor(),
-      .entropy = inputs.need_entropy ? Empty({count}, dtype, device) : at::Tensor(),
+      .lse = recompute ? Empty({count}, statistic, device) : at::Tensor(),
+      .entropy = inputs.need_entropy ? Empty({count}, statistic, device) : at::Tensor(),
       .loss = Empty({count}, dtype, device),
       .z_loss = options.z_loss_scale > 0 ? Empty({count}, dtype, device) : at::Tensor()};
   ChunkedHead head(inputs.head, rows, ElementBytes(inputs.head));
