@@ -13,8 +13,8 @@ using RowKernel = rms_norm::ForwardKernel</*kModulate=*/true>;
 RowKernel SelectRowKernel(int32_t dtype, int threads) {
   return DispatchFloat(dtype, [&](auto tag) -> RowKernel {
     using X = typename decltype(tag)::type;
-    return threads <= 64 ? ModulatedForwardRowKernel<X, 2, kRowPacks, 24>
-                         : ModulatedForwardRowKernel<X, kRowWarps, kRowPacks, 24>;
+    return threads <= 64 ? ModulatedForwardRowsKernel<X, 2, kRowPacks, 1, true, 24>
+                         : ModulatedForwardRowsKernel<X, kRowWarps, kRowPacks, 1, true, 24>;
   });
 }
 

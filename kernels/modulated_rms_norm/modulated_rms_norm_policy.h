@@ -90,20 +90,24 @@ constexpr int64_t Resident(const rms_norm::Policy& policy, int sm_count) {
 }
 
 // The cut of which the busiest block has least to do, in turns of rows_per_block rows. The end of a
-// slice counts as two of them.
+// slice counts as two of them; as three more, if there are several to a group, what adds them up,
+// unless dweight has that launched anyway.
 constexpr Slices SelectSlices(int64_t groups, int64_t group_rows, int rows_per_block,
-                              int64_t resident) {
+                              int64_t resident, bool has_dweight) {
   constexpr int64_t kMaxWaves = 4;
   constexpr int64_t kEndTurns = 2;
+  constexpr int64_t kSumTurns = 3;
   const int64_t most = rms_norm::CeilDiv(group_rows, rows_per_block);
-  Slices best = SlicesOf(group_rows, 1);
+  Slices best = {1, group_rows};
   int64_t best_turns = INT64_MAX;
   for (int64_t wave = 0; wave <= kMaxWaves && groups > 0; ++wave) {
     int64_t per_group = wave * resident / groups;
     per_group = per_group > most ? most : per_group;
-    const Slices slices = SlicesOf(group_rows, per_group < 1 ? 1 : per_group);
-    const int64_t rounds = rms_norm::CeilDiv(groups * slices.per_group, resident);
-    const int64_t turns = rounds * (rms_norm::CeilDiv(slices.rows, rows_per_block) + kEndTurns);
+    if (per_group < 1) per_group = 1;
+    const Slices slices = {per_group, rms_norm::CeilDiv(group_rows, per_group)};
+    const int64_t rounds = rms_norm::CeilDiv(groups * per_group, resident);
+    const int64_t turns = rounds * (rms_norm::CeilDiv(slices.rows, rows_per_block) + kEndTurns) +
+                          (per_group > 1 && !has_dweight ? kSumTurns : 0);
     if (turns >= best_turns) continue;
     best = slices;
     best_turns = turns;
