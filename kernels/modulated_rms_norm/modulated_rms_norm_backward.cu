@@ -1,4 +1,5 @@
 #include <initializer_list>
+#include <utility>
 
 #include "kernels/common/launch.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward.cuh"
@@ -36,15 +37,16 @@ Kernel SelectKernel(int32_t x_dtype, bool same_dy, int packs) {
 }
 
 template <typename X, typename DY>
-Kernel SelectSlicesKernel(bool cluster) {
-  return cluster ? BackwardSlicesKernel<X, DY, 4, true, false>
-                 : BackwardSlicesKernel<X, DY, 4, false, false>;
+Kernel SelectSlicesKernel(int packs, bool cluster) {
+  if (packs == 2) return BackwardSlicesKernel<X, DY, 2, false>;
+  return cluster ? BackwardSlicesKernel<X, DY, 4, true> : BackwardSlicesKernel<X, DY, 4, false>;
 }
 
-Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, bool cluster) {
+Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, int packs, bool cluster) {
   return DispatchFloat(x_dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return same_dy ? SelectSlicesKernel<X, X>(cluster) : SelectSlicesKernel<X, float>(cluster);
+    return same_dy ? SelectSlicesKernel<X, X>(packs, cluster)
+                   : SelectSlicesKernel<X, float>(packs, cluster);
   });
 }
 
@@ -154,7 +156,7 @@ int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
                              .shared_bytes = static_cast<int>(shared_bytes),
                              .stream = static_cast<cudaStream_t>(call.stream)};
   const bool same_dy = b.dy.dtype == b.x.dtype;
-  const Kernel kernel = plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.cluster > 1)
+  const Kernel kernel = plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.packs, policy.cluster > 1)
                                        : SelectKernel(b.x.dtype, same_dy, policy.packs);
   return LaunchKernel(kernel, shape, args);
 }
@@ -186,8 +188,9 @@ int32_t LoadBackwardKernels() {
       }
     }
     for (const bool same_dy : {true, false}) {
-      for (const bool cluster : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectSlicesKernel(dtype, same_dy, cluster), true);
+      for (const auto& [packs, cluster] : {std::pair{2, false}, {4, false}, {4, true}}) {
+        const cudaError_t error =
+            LoadKernel(SelectSlicesKernel(dtype, same_dy, packs, cluster), true);
         if (error != cudaSuccess) return error;
       }
     }

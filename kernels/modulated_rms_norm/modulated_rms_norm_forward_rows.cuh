@@ -1,5 +1,6 @@
 // The forward kernel for what is usual: some rows of a group to a block; weight, scale and shift of
-// the dtype of x. y = (1 + scale) * n * (offset + weight) + shift.
+// the dtype of x. All are asked for before the rows' sums are known. y = (1 + scale) * n * (offset +
+// weight) + shift.
 //
 // Traffic: x read once, y written once; what rows share comes from L1 and L2, once per block.
 // Determinism: the order of a row's sum is fixed by the number of threads. No atomics.
@@ -9,6 +10,7 @@
 
 #include "kernels/common/quotient.cuh"
 #include "kernels/common/reduce.cuh"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/rms_norm/rms_norm_forward.cuh"
 
 namespace fuseboard::modulated_rms_norm {
@@ -63,15 +65,16 @@ struct BlockSums {
   }
 };
 
-// blockDim = as many threads as the row has runs of kPacks packs, whole warps, at most kWarps of
-// them; a warp has kPacks * 32 neighbouring packs. As many blocks as runs of kRows rows of a group.
-// kEarly: what the rows share is asked for before their sums are known. REQUIRES: all in 16-byte
-// runs.
-template <typename X, int kWarps, int kPacks, int kRows, bool kEarly, int kResidentWarps>
-__global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
+// blockDim = as many threads as the row has runs of kForm.packs packs, whole warps, at most
+// kForm.warps of them; a warp has kForm.packs * 32 neighbouring packs. As many blocks as runs of
+// kForm.rows rows of a group. REQUIRES: all in 16-byte runs.
+template <typename X, RowsForm kForm, int kResidentWarps>
+__global__ void __launch_bounds__(kForm.warps* kWarpThreads, kResidentWarps / kForm.warps)
     ModulatedForwardRowsKernel(const __grid_constant__ rms_norm::ModulatedForwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
-  __shared__ BlockSums<kWarps, kRows> sums;
+  constexpr int kPacks = kForm.packs;
+  constexpr int kRows = kForm.rows;
+  __shared__ BlockSums<kForm.warps, kRows> sums;
   const rms_norm::Modulation& of = args.modulation;
   const int first = static_cast<int>(threadIdx.x / kWarpThreads * (kWarpThreads * kPacks) +
                                      threadIdx.x % kWarpThreads);
@@ -88,16 +91,10 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
   const X* x = static_cast<const X*>(args.x) + row * args.x_stride + column;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) LoadPacks<X>(x + r * args.x_stride, r < rows ? left : 0, held[r]);
-  const X* const weights = static_cast<const X*>(args.weight) + column;
-  const X* const scales = static_cast<const X*>(of.scale) + group * of.scale_stride + column;
-  const X* const shifts = static_cast<const X*>(of.shift) + group * of.shift_stride + column;
-  constexpr int kHeld = kEarly ? kPacks : 1;
-  Lanes<X, kLanes> weight[kHeld], scale[kHeld], shift[kHeld];
-  if constexpr (kEarly) {
-    LoadPacks<X>(weights, has_weight ? left : 0, weight);
-    LoadPacks<X>(scales, left, scale);
-    LoadPacks<X>(shifts, left, shift);
-  }
+  Lanes<X, kLanes> weight[kPacks], scale[kPacks], shift[kPacks];
+  LoadPacks<X>(static_cast<const X*>(args.weight) + column, has_weight ? left : 0, weight);
+  LoadPacks<X>(static_cast<const X*>(of.scale) + group * of.scale_stride + column, left, scale);
+  LoadPacks<X>(static_cast<const X*>(of.shift) + group * of.shift_stride + column, left, shift);
 
   float square[kRows];
 #pragma unroll
@@ -123,18 +120,12 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (p * kWarpThreads >= left) break;
-    if constexpr (!kEarly) {
-      constexpr int kStep = kWarpThreads * kLanes;
-      if (has_weight) weight[0] = LoadLanes<X, kLanes>(weights + p * kStep);
-      scale[0] = LoadLanes<X, kLanes>(scales + p * kStep);
-      shift[0] = LoadLanes<X, kLanes>(shifts + p * kStep);
-    }
     float factor[kLanes], added[kLanes];
-    Unpack<X, kLanes>(scale[kEarly ? p : 0], factor);
-    Unpack<X, kLanes>(shift[kEarly ? p : 0], added);
+    Unpack<X, kLanes>(scale[p], factor);
+    Unpack<X, kLanes>(shift[p], added);
     if (has_weight) {
       float w[kLanes];
-      Unpack<X, kLanes>(weight[kEarly ? p : 0], w);
+      Unpack<X, kLanes>(weight[p], w);
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) {
         w[i] += args.norm.offset;

@@ -218,16 +218,17 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (p * kStep >= left_of_warp) break;
+        const int from = min(p * kStep, left - 1);  // Beyond may be what comes into the next slot.
         float v[kLanes], w[kLanes];
         Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
         if constexpr (kAdd) {
           const Lanes<X, kLanes> added =
-              AddedPack<X>(slot + p * kStep, slot + cut.slot_packs + p * kStep);
+              AddedPack<X>(slot + from, slot + cut.slot_packs + from);
           X* s = static_cast<X*>(args.sum) + at.row * args.sum_stride + column + first * kLanes;
           StorePackIf<X>(p * kStep < left, s + p * kStep * kLanes, added);
           Unpack<X, kLanes>(added, v);
         } else {
-          Unpack<X, kLanes>(pack_of(slot + p * kStep), v);
+          Unpack<X, kLanes>(pack_of(slot + from), v);
         }
         if constexpr (kCenter) {
           float b[kLanes];

@@ -89,7 +89,7 @@ struct WideShared {
     for (int turn = 0; turn < kWideTurns; ++turn) {
       BarrierInit(&summed[turn], Roles::kSummers);
       BarrierInit(&gathered[turn], 1);
-      BarrierInit(&known[turn], 1);
+      BarrierInit(&known[turn], kWarpThreads);
     }
     FenceBarrierInit();
   }
@@ -212,10 +212,8 @@ __device__ __forceinline__ void RunWide(WideShared<Roles>* shared, const WideCut
         }
         return part;
       });
-      if (lane == 0) {
-        shared->of_row[at.Of()] = known;
-        BarrierArrive(&shared->known[at.Of()]);
-      }
+      if (lane == 0) shared->of_row[at.Of()] = known;
+      BarrierArrive(&shared->known[at.Of()]);
     }
   } else if (lane == 0) {
     while (at.row < rows) {
