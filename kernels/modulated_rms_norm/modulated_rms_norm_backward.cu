@@ -156,8 +156,9 @@ int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
                              .shared_bytes = static_cast<int>(shared_bytes),
                              .stream = static_cast<cudaStream_t>(call.stream)};
   const bool same_dy = b.dy.dtype == b.x.dtype;
-  const Kernel kernel = plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.packs, policy.cluster > 1)
-                                       : SelectKernel(b.x.dtype, same_dy, policy.packs);
+  const Kernel kernel =
+      plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.packs, policy.cluster > 1)
+                     : SelectKernel(b.x.dtype, same_dy, policy.packs);
   return LaunchKernel(kernel, shape, args);
 }
 

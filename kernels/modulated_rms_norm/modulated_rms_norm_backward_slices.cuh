@@ -12,7 +12,8 @@ namespace fuseboard::modulated_rms_norm {
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters over slices.
 // REQUIRES: all rows in 16-byte runs; every slice has rows; 1 <= stages <= 3; dx; a factor in
 // shared memory.
-template <typename X, typename DY, int kPacks, bool kCluster, bool kHolds = kPacks == 2 && sizeof(DY) == sizeof(X)>
+template <typename X, typename DY, int kPacks, bool kCluster,
+          bool kHolds = kPacks == 2 && sizeof(DY) == sizeof(X)>
 __global__ void __launch_bounds__(512, 1)
     BackwardSlicesKernel(const __grid_constant__ BackwardArgs args) {
   using Blocks = RowBlocks<kCluster>;

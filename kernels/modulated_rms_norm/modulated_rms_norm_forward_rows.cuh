@@ -1,6 +1,6 @@
 // The forward kernel for what is usual: some rows of a group to a block; weight, scale and shift of
-// the dtype of x. All are asked for before the rows' sums are known. y = (1 + scale) * n * (offset +
-// weight) + shift.
+// the dtype of x. All are asked for before the rows' sums are known. y = (1 + scale) * n * (offset
+// + weight) + shift.
 //
 // Traffic: x read once, y written once; what rows share comes from L1 and L2, once per block.
 // Determinism: the order of a row's sum is fixed by the number of threads. No atomics.
@@ -53,7 +53,8 @@ struct BlockSums {
     }
     float own = WarpReduce(value[0], Sum(), kWidth);
     if (lane % kWidth == 0) sums[warp * kRows + lane / kWidth] = own;
-    if (threadIdx.x < kWarps * kRows && threadIdx.x >= blockDim.x / kWidth) sums[threadIdx.x] = 0.0f;
+    if (threadIdx.x < kWarps * kRows && threadIdx.x >= blockDim.x / kWidth)
+      sums[threadIdx.x] = 0.0f;
     __syncthreads();
     own = sums[lane % (kWarps * kRows)];
 #pragma unroll

@@ -30,14 +30,16 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
 }
 
 // The forms of the forward kernel for some rows of a group to a block: packs of a thread, warps at
-// most, rows. Rows that share a block share what they are multiplied with and have one barrier. H200,
-// bf16, 16 x 1024 x 4096: 2 packs and 2 rows 93.5 %, 4 rows (80 registers) 91.9 %, 4 packs and 1 row
-// 82.1 %, 4 packs and 2 rows 93.8 % with 128 registers; 81.9 % with 2 packs and 2 rows if scale, shift
-// and weight are asked for after the sums.
+// most, rows. Rows that share a block share what they are multiplied with and have one barrier.
+// H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows 93.5 %, 4 rows (80 registers) 91.9 %, 4 packs
+// and 1 row 82.1 %, 4 packs and 2 rows 93.8 % with 128 registers; 81.9 % with 2 packs and 2 rows if
+// scale, shift and weight are asked for after the sums.
 struct RowsForm {
   int packs;
   int warps;
   int rows;
+
+  friend constexpr bool operator==(const RowsForm&, const RowsForm&) = default;
 };
 inline constexpr RowsForm kOneRow = {4, 8, 1};
 inline constexpr RowsForm kTwoRows = {2, 8, 2};
@@ -56,8 +58,8 @@ constexpr int ThreadsOf(const RowsForm& form, int64_t row_packs) {
 }
 
 // The backward for slices of many rows. One block to a multiprocessor leaves fewest sums of slices.
-// H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows to a block 85.3 %, 1 row and two blocks 79.6 %, 4
-// packs 76 %.
+// H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows to a block 85.3 %, 1 row and two blocks 79.6 %,
+// 4 packs 76 %.
 constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x_bytes,
                                                 int dy_bytes) {
   using rms_norm::CutRow;

@@ -20,7 +20,8 @@ struct SumsCut {
 
 // blockDim = (kSumColumns, kSumLanes). REQUIRES: all groups to a block if dweight is wanted.
 static __global__ void __launch_bounds__(kSumColumns* kSumLanes)
-    GroupSumsKernel(const __grid_constant__ BackwardArgs args, const __grid_constant__ SumsCut cut) {
+    GroupSumsKernel(const __grid_constant__ BackwardArgs args,
+                    const __grid_constant__ SumsCut cut) {
   __shared__ float shared[kSumLanes][kSumColumns];
   WaitForPredecessor();
   const int64_t chunk = Quotient(blockIdx.x, cut.column_blocks);

@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     float2 again = {};
     for (int piece = 0; piece < kPieces; ++piece) {
       const uint4* slot = slot_of(static_cast<int>((at.turn * kPieces + piece) % cut.slots));
-      const float2 sums = PieceSums<X>(slot, slice.PacksOf(piece),
-                                       static_cast<int>(threadIdx.x) % kWarpThreads, kWarpThreads,
-                                       base);
+      const float2 sums =
+          PieceSums<X>(slot, slice.PacksOf(piece), static_cast<int>(threadIdx.x) % kWarpThreads,
+                       kWarpThreads, base);
       again.x += sums.x;
       again.y += sums.y;
     }
@@ -222,8 +222,7 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
         float v[kLanes], w[kLanes];
         Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
         if constexpr (kAdd) {
-          const Lanes<X, kLanes> added =
-              AddedPack<X>(slot + from, slot + cut.slot_packs + from);
+          const Lanes<X, kLanes> added = AddedPack<X>(slot + from, slot + cut.slot_packs + from);
           X* s = static_cast<X*>(args.sum) + at.row * args.sum_stride + column + first * kLanes;
           StorePackIf<X>(p * kStep < left, s + p * kStep * kLanes, added);
           Unpack<X, kLanes>(added, v);

@@ -19,6 +19,12 @@ static_assert(SelectSlices(1, /*group_rows=*/16896, 1, 264, true).per_group >= 2
 static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/true).per_group == 4);
 static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/false).per_group == 1);
 
+// A row of scale per row has no second row to share it.
+static_assert(SelectRowsForm(/*row_packs=*/512, /*group_rows=*/1).rows == 1);
+static_assert(SelectRowsForm(512, 1024) == kTwoRows && ThreadsOf(kTwoRows, 512) == 256);
+static_assert(SelectRowsForm(513, 1024) == kTwoWideRows && ThreadsOf(kTwoWideRows, 513) == 160);
+static_assert(SelectRowsForm(64, 1024).rows == 0 && SelectRowsForm(1025, 1024).rows == 0);
+
 void ExpectCovered(const Slices& slices, int64_t group_rows) {
   EXPECT_GE(slices.per_group, 1);
   EXPECT_GE(slices.per_group * slices.rows, group_rows);

@@ -141,8 +141,7 @@ void TimeForward(const Bench& b, const Shape& s) {
     Check(cudaMemset(b.y.base(), 0xff, static_cast<size_t>(s.rows() * s.hidden) * 2));
     Check(Run(b, form, s, 0));
     const double apart = Apart(Read(b.y, std::min(kCompared, s.rows() * s.hidden)), &want);
-    const double us =
-        tuning::MedianUs([&](int turn) { return Run(b, form, s, turn); }, kRepeats);
+    const double us = tuning::MedianUs([&](int turn) { return Run(b, form, s, turn); }, kRepeats);
     Print(b, "forward ", s, form.name, us, 4, apart);
   }
 }
@@ -242,8 +241,8 @@ void TimeBackward(const Bench& b, const Shape& s) {
     apart = std::max(apart, Apart(Read(b.dshift, s.groups * s.hidden), &want[2]));
     apart = std::max(apart, Apart(Read(b.dweight, s.hidden), &want[3]));
     for (const bool has_weight : {true, false}) {
-      const double us = tuning::MedianUs(
-          [&](int turn) { return Run(b, form, s, has_weight, turn); }, kRepeats);
+      const double us =
+          tuning::MedianUs([&](int turn) { return Run(b, form, s, has_weight, turn); }, kRepeats);
       Print(b, has_weight ? "backward, weight" : "backward        ", s, form.name, us, 6, apart);
     }
   }

@@ -1,5 +1,5 @@
-// Times the forward kernels for a row to a block of layer_norm in bf16 on device 0, over the ways to
-// cut a row, as shares of the copy rate of the same run; and compares them with sums in f64. Its
+// Times the forward kernels for a row to a block of layer_norm in bf16 on device 0, over the ways
+// to cut a row, as shares of the copy rate of the same run; and compares them with sums in f64. Its
 // numbers go into the policies' comments.
 //
 //   row_norm_tune [check|layer ...]

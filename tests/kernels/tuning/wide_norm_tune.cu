@@ -211,8 +211,10 @@ int Main(int argc, char** argv) {
   const Bench b;
   // Of each group of words what is named, or all of it; `brief` only if named.
   const auto wants = [&](const char* what) {
-    const std::vector<std::vector<const char*>> groups = {
-        {"check", "time", "race"}, {kNames[0], kNames[1], kNames[2]}, {"forward", "backward"}, {"brief"}};
+    const std::vector<std::vector<const char*>> groups = {{"check", "time", "race"},
+                                                          {kNames[0], kNames[1], kNames[2]},
+                                                          {"forward", "backward"},
+                                                          {"brief"}};
     const auto named = [&](const char* word) {
       return std::any_of(argv + 1, argv + argc,
                          [&](const char* arg) { return std::strcmp(arg, word) == 0; });
