@@ -10,12 +10,18 @@ namespace {
 using rms_norm::ForwardCall;
 using RowsKernel = rms_norm::ForwardKernel</*kModulate=*/true>;
 
+// A structure as a template parameter is more than nvcc 13.0's stubs of kernels can name.
+template <typename X, const RowsForm& kForm, int kResidentWarps>
+RowsKernel RowsKernelOf() {
+  return ModulatedForwardRowsKernel<X, kForm.warps, kForm.packs, kForm.rows, kResidentWarps>;
+}
+
 RowsKernel SelectRowsKernel(int32_t dtype, const RowsForm& form) {
   return DispatchFloat(dtype, [&](auto tag) -> RowsKernel {
     using X = typename decltype(tag)::type;
-    if (form.rows == 1) return ModulatedForwardRowsKernel<X, kOneRow, 24>;
-    return form.packs == kTwoRows.packs ? ModulatedForwardRowsKernel<X, kTwoRows, 32>
-                                        : ModulatedForwardRowsKernel<X, kTwoWideRows, 16>;
+    if (form.rows == 1) return RowsKernelOf<X, kOneRow, 24>();
+    return form.packs == kTwoRows.packs ? RowsKernelOf<X, kTwoRows, 32>()
+                                        : RowsKernelOf<X, kTwoWideRows, 16>();
   });
 }
 

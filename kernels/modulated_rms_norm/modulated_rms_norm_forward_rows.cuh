@@ -10,7 +10,6 @@
 
 #include "kernels/common/quotient.cuh"
 #include "kernels/common/reduce.cuh"
-#include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/rms_norm/rms_norm_forward.cuh"
 
 namespace fuseboard::modulated_rms_norm {
@@ -66,16 +65,14 @@ struct BlockSums {
   }
 };
 
-// blockDim = as many threads as the row has runs of kForm.packs packs, whole warps, at most
-// kForm.warps of them; a warp has kForm.packs * 32 neighbouring packs. As many blocks as runs of
-// kForm.rows rows of a group. REQUIRES: all in 16-byte runs.
-template <typename X, RowsForm kForm, int kResidentWarps>
-__global__ void __launch_bounds__(kForm.warps* kWarpThreads, kResidentWarps / kForm.warps)
+// blockDim = as many threads as the row has runs of kPacks packs, whole warps, at most kWarps of
+// them; a warp has kPacks * 32 neighbouring packs. As many blocks as runs of kRows rows of a group.
+// REQUIRES: all in 16-byte runs.
+template <typename X, int kWarps, int kPacks, int kRows, int kResidentWarps>
+__global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
     ModulatedForwardRowsKernel(const __grid_constant__ rms_norm::ModulatedForwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
-  constexpr int kPacks = kForm.packs;
-  constexpr int kRows = kForm.rows;
-  __shared__ BlockSums<kForm.warps, kRows> sums;
+  __shared__ BlockSums<kWarps, kRows> sums;
   const rms_norm::Modulation& of = args.modulation;
   const int first = static_cast<int>(threadIdx.x / kWarpThreads * (kWarpThreads * kPacks) +
                                      threadIdx.x % kWarpThreads);

@@ -21,7 +21,6 @@ namespace fuseboard {
 namespace {
 
 using modulated_rms_norm::BackwardArgs;
-using modulated_rms_norm::RowsForm;
 using rms_norm::CeilDiv;
 using rms_norm::Policy;
 using tuning::Check;
@@ -95,9 +94,10 @@ struct ForwardForm {
 
 template <int kWarps, int kPacks, int kRows, int kResident>
 constexpr ForwardForm FormOf(const char* name) {
-  constexpr RowsForm kForm = {kPacks, kWarps, kRows};
-  return {name, modulated_rms_norm::ModulatedForwardRowsKernel<BFloat16, kForm, kResident>, kWarps,
-          kPacks, kRows};
+  return {
+      name,
+      modulated_rms_norm::ModulatedForwardRowsKernel<BFloat16, kWarps, kPacks, kRows, kResident>,
+      kWarps, kPacks, kRows};
 }
 
 const ForwardForm kForwardForms[] = {
