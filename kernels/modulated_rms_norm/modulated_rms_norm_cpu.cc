@@ -37,6 +37,15 @@ struct Sums {
 // Not std::min, of which the builds for all instruction sets would share one.
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// One slice of one group. Its sums are row `sums` of [slices of a group, groups] of them, so that
+// those of equal number lie one after the other.
+struct Slice {
+  int64_t group;
+  int64_t begin;  // Rows.
+  int64_t end;
+  int64_t sums;
+};
+
 Slice SliceOf(const BackwardCall& b, const Slices& slices, int64_t index) {
   const int64_t group = index / slices.per_group;
   const int64_t slice = index % slices.per_group;
