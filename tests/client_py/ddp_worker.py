@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "client_py" / "src"), str(HERE)]
 
 import torch
 import torch.nn.functional as F
+from fakes.operators import FakeOperators
 from fakes.tiny_models import VOCABULARY, tiny_batch, tiny_model
 from fuseboard._errors import DeferredLogitsError
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from torch_side import COMPOSITES, Bench, assert_same_gradients, no_second_way, pair
+from torch_side import COMPOSITES, Bench, assert_same_gradients, no_second_way, operators, pair
 
 VARIANTS: list[dict[str, bool]] = [
     {},
@@ -34,6 +36,8 @@ def main(folder: str, world_size: int, rank: int) -> None:
     for options in VARIANTS:
         for inside in (True, False):
             check(options, inside, rank, pathlib.Path(folder) / str(rank))
+            if not isinstance(operators(), FakeOperators):  # Whose loss is NaN as natively.
+                labels_on_one_rank(options, inside, rank, pathlib.Path(folder) / str(rank))
     read_on_one_rank(rank, pathlib.Path(folder) / str(rank))
     distributed.destroy_process_group()
     print("all equal")
@@ -49,14 +53,38 @@ def check(options: dict[str, bool], inside: bool, rank: int, folder: pathlib.Pat
         for step in range(2):
             batch = tiny_batch(seed=10 * step + rank)
             m.zero_grad()
-            if inside:
-                loss = wrapped(**batch).loss
-            else:
-                logits = wrapped(input_ids=batch["input_ids"]).logits
-                loss = F.cross_entropy(logits.view(-1, VOCABULARY), batch["labels"].view(-1))
             with no_second_way():
-                loss.backward()
+                loss_of(wrapped, batch, inside).backward()
     assert bench.losses_ran() == 2, (options, inside, bench.losses_ran())
+    assert_same_gradients(model, native)
+
+
+def loss_of(model: Any, batch: dict[str, torch.Tensor], inside: bool) -> torch.Tensor:
+    if inside:
+        return model(**batch).loss
+    logits = model(input_ids=batch["input_ids"]).logits
+    return F.cross_entropy(logits.view(-1, VOCABULARY), batch["labels"].view(-1))
+
+
+def labels_on_one_rank(
+    options: dict[str, bool], inside: bool, rank: int, folder: pathlib.Path
+) -> None:
+    """The others' loss is 0, natively NaN, and their gradients are none: what comes is the first rank's."""
+    model, native = pair(tiny_model("llama"))
+    bench = Bench(model, folder, COMPOSITES, operators=operators())
+    wrapped = DistributedDataParallel(model, **options)
+    for step in range(2):
+        batch = tiny_batch(seed=step)
+        native.zero_grad()
+        (loss_of(native, batch, inside) / distributed.get_world_size()).backward()
+        if rank > 0:
+            batch["labels"].fill_(-100)
+        model.zero_grad()
+        loss = loss_of(wrapped, batch, inside)
+        assert (loss.item() == 0) == (rank > 0)
+        with no_second_way():
+            loss.backward()
+    assert bench.losses_ran() == 2
     assert_same_gradients(model, native)
 
 
