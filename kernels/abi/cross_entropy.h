@@ -10,18 +10,21 @@
 //
 // Forward   inputs  0 logits [rows, vocab]; 1 target [rows] i64 or i32; 2 class_weight [vocab] f32,
 //                   optional; 3 scale [rows] f32, optional (absent: 1), read only for dlogits
-//           outputs 0 loss [rows] f32, optional; 1 z_loss [rows] f32, optional; 2 lse [rows] f32,
+//           outputs 0 loss [rows] f32, optional; 1 z_loss [rows] f32, optional; 2 lse [rows],
 //                   optional; 3 argmax [rows] i64, optional (first maximum; also on ignored rows);
 //                   4 dlogits [rows, vocab], dtype of logits, optional; may be the very memory of
-//                   logits (in place), any other overlap is refused; 5 entropy [rows] f32,
+//                   logits (in place), any other overlap is refused; 5 entropy [rows],
 //                   optional, and may be left off the end: -sum_c p_c logp_c, p = exp(logp), 0 on
 //                   ignored rows; wants lse and no dlogits beside it
 // Backward  inputs  0 logits; 1 target; 2 class_weight, optional; 3 scale [rows] f32: the upstream
-//                   gradient of loss_r; 4 lse [rows] f32 as forward gave it; and, both or neither,
-//                   5 entropy [rows] f32 as forward gave it; 6 dentropy [rows] f32: the upstream
+//                   gradient of loss_r; 4 lse [rows] as forward gave it; and, both or neither,
+//                   5 entropy [rows] as forward gave it; 6 dentropy [rows] f32: the upstream
 //                   gradient of entropy_r, which adds
 //                   dentropy_r * d entropy_r / d z_c = -dentropy_r p_c (logp_c + entropy_r)
 //           outputs 0 dlogits, as above
+//
+// lse and entropy: f32; or, for f32 logits, both f64. A backward subtracts them from numbers as
+// large, so that in f32 their rounding, common to a row, is the largest error of an f32 gradient.
 //
 // logits, dlogits: any row stride, column stride 1 or refused. target, scale, dentropy: any stride,
 // 0 included. Arithmetic in fp32. A target outside [0, vocab) that is not ignore_index makes that

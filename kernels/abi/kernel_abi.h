@@ -110,6 +110,18 @@ typedef struct {
   //             f32 and rounded once; no byte is written if the factor is 1
   // `params` is not looked at.
   FbEntry rescale[FB_NUM_DEVICE_TYPES];
+  // For losses of rows that are added up, with or without a mean; a library may refuse many rows.
+  // All pointers NULL: not implemented.
+  //   inputs  0 target [rows] i64 or i32; 1 class_weight [classes] f32, optional
+  //   outputs 0 inverse [1] f32: 1 / the number of rows whose target is not ignore_index, or with
+  //             class weights the sum of their targets' weights; 0 if that is 0
+  // `params` is the ignore_index, an int64_t.
+  FbEntry inverse_divisor[FB_NUM_DEVICE_TYPES];
+  //   inputs  0 loss [rows] f32; 1 z_loss [rows] f32, optional; 2 factor [1] f32, optional
+  //   outputs 0 total [1] f32: factor times the sum of loss
+  //           1 z_total [1] f32, optional: the same of z_loss, or 0
+  // `params` is not looked at.
+  FbEntry total[FB_NUM_DEVICE_TYPES];
 } FbKernel;
 
 // Each library exports exactly this symbol. The result has static lifetime.

@@ -17,8 +17,9 @@ struct LaunchShape {
   dim3 threads = 32;
   int cluster = 1;       // Blocks per cluster; more than 1 needs sm_90.
   int shared_bytes = 0;  // Dynamic.
-  // The kernel may be scheduled before its predecessor on the stream has ended, and waits for it by
-  // WaitForPredecessor before it touches memory. Needs sm_90.
+  // The kernel may be scheduled before its predecessor on the stream, whichever that is, has ended,
+  // and all its threads wait for that by WaitForPredecessor before they touch memory. Needs sm_90.
+  // H200: 1.1 us less between a forward of a few rows and its backward.
   bool dependent = false;
   cudaStream_t stream = nullptr;
 };

@@ -237,9 +237,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   }
 }
 
-// loss[row] = the sum of the row's tiles. A warp per row.
+// loss[row] = the sum of the row's tiles. A warp per row. Launched dependent.
 static __global__ void __launch_bounds__(256)
-    SumTilesKernel(const float* __restrict__ sums, int64_t rows, int tiles_per_row, float* loss) {
+    SumTilesKernel(const float* sums, int64_t rows, int tiles_per_row, float* loss) {
+  WaitForPredecessor();
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int warps = static_cast<int>(blockDim.x) / kWarpThreads;
   const int64_t first = int64_t{blockIdx.x} * warps + static_cast<int>(threadIdx.x) / kWarpThreads;

@@ -61,6 +61,7 @@ int32_t LaunchCut(Kernel<Function> kernel, const Policy& policy, const FbCall& r
   const LaunchShape sum_shape = {
       .blocks = std::min<int64_t>((call.rows + 7) / 8, int64_t{raw.sm_count} * 8),
       .threads = kThreads,
+      .dependent = raw.sm >= 90,
       .stream = stream};
   return LaunchKernel(SumTilesKernel, sum_shape, static_cast<const float*>(sums), call.rows,
                       policy.tiles_per_row, call.loss);

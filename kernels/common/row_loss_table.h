@@ -11,6 +11,7 @@
 #include "kernels/common/prepare.h"
 #include "kernels/common/rescale.h"
 #include "kernels/common/row_loss_cuda.h"
+#include "kernels/common/row_totals.h"
 #endif
 
 namespace fuseboard::row_loss {
@@ -36,11 +37,13 @@ void AddCpu(FbKernel& table, fuseboard::Launch forward, fuseboard::Launch backwa
 // `kLoad` loads the kernels of both launches on the current device.
 template <RejectFn kRejectForward, RejectFn kRejectBackward, int32_t (*kLoad)()>
 void AddCuda(FbKernel& table, fuseboard::Launch forward, fuseboard::Launch backward) {
-  table.prepare = PrepareKernels<kLoad, LoadRescaleKernels>;
+  table.prepare = PrepareKernels<kLoad, LoadRescaleKernels, LoadRowTotalsKernels>;
   table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<kRejectForward, FB_CUDA>, ForwardWorkspaceBytes,
                                         forward};
   table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<kRejectBackward, FB_CUDA>, NoWorkspace, backward};
   table.rescale[FB_CUDA] = {RejectRescaleCuda, NoWorkspace, RescaleCuda};
+  table.inverse_divisor[FB_CUDA] = {RejectInverseDivisorCuda, NoWorkspace, InverseDivisorCuda};
+  table.total[FB_CUDA] = {RejectTotalCuda, NoWorkspace, TotalCuda};
 }
 #endif
 

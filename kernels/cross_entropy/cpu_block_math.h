@@ -179,14 +179,16 @@ struct Gradient {
 // The exponent in a term e^x * x of an entropy, which is 0 for -inf. The exponential keeps the NaN.
 inline float FiniteExponent(float exponent) { return exponent > -1000.0f ? exponent : -1000.0f; }
 
-// sum p (-log p) over columns [begin, begin + size), size <= kBlock.
+// sum e^x (rest - x) of the exponents x = z - reference of columns [begin, begin + size), size <=
+// kBlock: times e^-rest it is sum p (-log p) if lse = reference + rest.
 template <typename T>
-double EntropyOfBlock(const Problem& p, const T* logits, int64_t begin, int size, float lse) {
+double EntropyOfBlock(const Problem& p, const T* logits, int64_t begin, int size, float reference,
+                      float rest) {
   Buffer z;
   LoadZ(p, logits + begin, size, &z);
   for (int i = 0; i < size; ++i) {
-    const float exponent = z.at[i] - lse;
-    z.at[i] = ExpNonPositive(exponent) * -FiniteExponent(exponent);
+    const float exponent = z.at[i] - reference;
+    z.at[i] = ExpNonPositive(exponent) * (rest - FiniteExponent(exponent));
   }
   z.Pad(size, 0.0f);
   return SumOf(z, size);

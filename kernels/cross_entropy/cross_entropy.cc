@@ -7,6 +7,7 @@
 #if defined(FB_HAVE_CUDA)
 #include "kernels/common/prepare.h"
 #include "kernels/common/rescale.h"
+#include "kernels/common/row_totals.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #endif
 
@@ -31,13 +32,15 @@ FbKernel MakeTable() {
   table.entries[FB_BACKWARD][FB_CPU] = {RejectOn<BackwardRejectReason, FB_CPU>, NoWorkspace,
                                         cpu.backward};
 #if defined(FB_HAVE_CUDA)
-  table.prepare =
-      PrepareKernels<LoadRowKernels, LoadEntropyKernels, LoadRingKernels, LoadRescaleKernels>;
+  table.prepare = PrepareKernels<LoadRowKernels, LoadEntropyKernels, LoadRingKernels,
+                                 LoadRescaleKernels, LoadRowTotalsKernels>;
   table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<ForwardRejectReason, FB_CUDA>, NoWorkspace,
                                         ForwardCuda};
   table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<BackwardRejectReason, FB_CUDA>,
                                          BackwardWorkspaceBytes, BackwardCuda};
   table.rescale[FB_CUDA] = {RejectRescaleCuda, NoWorkspace, RescaleCuda};
+  table.inverse_divisor[FB_CUDA] = {RejectInverseDivisorCuda, NoWorkspace, InverseDivisorCuda};
+  table.total[FB_CUDA] = {RejectTotalCuda, NoWorkspace, TotalCuda};
 #endif
   return table;
 }

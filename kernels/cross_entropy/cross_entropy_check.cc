@@ -101,15 +101,23 @@ const char* CheckFloats(const FbCall& call, const char* name, const FbTensor& te
   return CheckDType(name, tensor, FB_F32);
 }
 
+// lse or entropy.
+const char* CheckStatistic(const FbCall& call, const char* name, const FbTensor& tensor) {
+  const FbTensor& logits = call.inputs[0];
+  if (const char* why = CheckVector(call, name, tensor, logits.shape[0], VectorStride::kOne)) {
+    return why;
+  }
+  if (logits.dtype == FB_F32 && tensor.dtype == FB_F64) return nullptr;
+  return CheckDType(name, tensor, FB_F32);
+}
+
 // An entropy is made after all else, from lse and from logits that are as they were.
 const char* CheckEntropy(const FbCall& call) {
   const FbTensor& entropy = call.outputs[5];
   if (IsAbsent(entropy)) return nullptr;
-  if (const char* why =
-          CheckFloats(call, "entropy", entropy, call.inputs[0].shape[0], VectorStride::kOne)) {
-    return why;
-  }
+  if (const char* why = CheckStatistic(call, "entropy", entropy)) return why;
   if (IsAbsent(call.outputs[2])) return Reject("entropy: want lse beside it, got none");
+  if (const char* why = CheckDType("entropy", entropy, call.outputs[2].dtype)) return why;
   if (IsAbsent(call.outputs[4])) return nullptr;
   return Reject("entropy: want no dlogits beside it, got some");
 }
@@ -125,12 +133,15 @@ const char* ForwardRejectReason(const FbCall* call, int32_t device_type) {
           CheckOptionalFloats(*call, "scale", call->inputs[3], rows, VectorStride::kAny)) {
     return why;
   }
-  constexpr std::array kNames = {"loss", "z_loss", "lse"};
-  for (int i = 0; i < 3; ++i) {
+  constexpr std::array kNames = {"loss", "z_loss"};
+  for (int i = 0; i < 2; ++i) {
     if (const char* why =
             CheckOptionalFloats(*call, kNames[i], call->outputs[i], rows, VectorStride::kOne)) {
       return why;
     }
+  }
+  if (!IsAbsent(call->outputs[2])) {
+    if (const char* why = CheckStatistic(*call, "lse", call->outputs[2])) return why;
   }
   const FbTensor& argmax = call->outputs[3];
   if (!IsAbsent(argmax)) {
@@ -155,9 +166,12 @@ const char* BackwardRejectReason(const FbCall* call, int32_t device_type) {
     return CheckFloats(*call, name, call->inputs[input], rows, stride);
   };
   if (const char* why = check("scale", 3, VectorStride::kAny)) return why;
-  if (const char* why = check("lse", 4, VectorStride::kOne)) return why;
+  const FbTensor& lse = call->inputs[4];
+  if (const char* why = CheckStatistic(*call, "lse", lse)) return why;
   if (has_entropy) {
-    if (const char* why = check("entropy", 5, VectorStride::kOne)) return why;
+    const FbTensor& entropy = call->inputs[5];
+    if (const char* why = CheckStatistic(*call, "entropy", entropy)) return why;
+    if (const char* why = CheckDType("entropy", entropy, lse.dtype)) return why;
     if (const char* why = check("dentropy", 6, VectorStride::kAny)) return why;
   }
   return CheckGradient(*call, logits, call->outputs[0]);

@@ -63,6 +63,33 @@ double HitWeight(const Problem& p, const Target& target) {
   return (1.0 - static_cast<double>(p.label_smoothing)) * weight;
 }
 
+// ---- lse and entropy in memory ----
+
+void StoreStatistic(const Problem& p, void* place, int64_t row, double value) {
+  if (p.wide_statistics) {
+    static_cast<double*>(place)[row] = value;
+  } else {
+    static_cast<float*>(place)[row] = static_cast<float>(value);
+  }
+}
+
+double LoadStatistic(const Problem& p, const void* place, int64_t row) {
+  return p.wide_statistics ? static_cast<const double*>(place)[row]
+                           : static_cast<double>(static_cast<const float*>(place)[row]);
+}
+
+// The float nearest to a saved lse, and what that has lost.
+struct SplitLse {
+  double reference;
+  double rest;
+};
+
+SplitLse LoadLse(const Problem& p, const void* place, int64_t row) {
+  const double lse = LoadStatistic(p, place, row);
+  const auto reference = static_cast<double>(static_cast<float>(lse));
+  return {reference, __builtin_isfinite(reference) ? lse - reference : 0.0};
+}
+
 // ---- From statistics to loss and gradient ----
 
 void Rebase(Stats* stats, double z_max) {
@@ -111,7 +138,7 @@ void StoreOutcome(const Problem& p, int64_t row, const Stats& stats, const Targe
   if (p.argmax != nullptr) p.argmax[row] = stats.argmax;
   if (p.loss != nullptr) p.loss[row] = static_cast<float>(p.z_loss_in_loss ? nll + z_loss : nll);
   if (p.z_loss != nullptr) p.z_loss[row] = static_cast<float>(z_loss);
-  if (p.lse != nullptr) p.lse[row] = static_cast<float>(lse);
+  if (p.lse != nullptr) StoreStatistic(p, p.lse, row, lse);
 }
 
 // lse = reference + log_sum; `weight_sum` is the sum of all class weights.
@@ -142,18 +169,22 @@ void StoreEntropy(const Problem& p, int64_t row) {
   const Target target = TargetOf(p, row);
   double entropy = target.ignored || target.in_range ? 0.0 : __builtin_nan("");
   const int64_t blocks = target.ignored ? 0 : BlocksPerRow(p);
+  const SplitLse lse = LoadLse(p, p.lse, row);
   for (int64_t block = 0; block < blocks; ++block) {
-    entropy +=
-        EntropyOfBlock(p, LogitsRow<T>(p, row), block * kBlock, BlockSize(p, block), p.lse[row]);
+    entropy += EntropyOfBlock(p, LogitsRow<T>(p, row), block * kBlock, BlockSize(p, block),
+                              static_cast<float>(lse.reference), static_cast<float>(lse.rest));
   }
-  p.entropy[row] = static_cast<float>(entropy);
+  StoreStatistic(p, p.entropy, row, entropy * std::exp(-lse.rest));
 }
 
-// What dentropy adds. REQUIRES: `gradient` is relative to lse.
-void AddEntropyGradient(const Problem& p, int64_t row, const Target& target, Gradient* gradient) {
+// What dentropy adds. REQUIRES: `gradient` is relative to lse.reference.
+void AddEntropyGradient(const Problem& p, int64_t row, const Target& target, const SplitLse& lse,
+                        Gradient* gradient) {
   if (p.dentropy == nullptr || target.ignored || !target.in_range) return;
-  gradient->of_entropy = -p.dentropy[row * p.dentropy_stride] * p.logit_scale;
-  gradient->entropy = p.entropy_in[row];
+  const double upstream = p.dentropy[row * p.dentropy_stride];
+  gradient->of_entropy =
+      static_cast<float>(-upstream * static_cast<double>(p.logit_scale) * std::exp(-lse.rest));
+  gradient->entropy = static_cast<float>(LoadStatistic(p, p.entropy_in, row) - lse.rest);
 }
 
 // ---- Forward, a row to a thread ----
@@ -268,10 +299,10 @@ int32_t Backward(const FbCall* call, void* /*workspace*/) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / blocks;
         const int64_t block = i % blocks;
-        const auto lse = static_cast<double>(p.lse_in[row]);
+        const SplitLse lse = LoadLse(p, p.lse_in, row);
         const Target target = TargetOf(p, row);
-        Gradient gradient = MakeGradient(p, row, target, lse, 0.0, weight_sum);
-        AddEntropyGradient(p, row, target, &gradient);
+        Gradient gradient = MakeGradient(p, row, target, lse.reference, lse.rest, weight_sum);
+        AddEntropyGradient(p, row, target, lse, &gradient);
         GradientOfBlock(p, gradient, LogitsRow<T>(p, row), block * kBlock, BlockSize(p, block),
                         GradientRow<T>(p, row));
       }

@@ -45,17 +45,19 @@ Problem UnpackForward(const FbCall& call) {
   Problem p = UnpackCommon(call, call.outputs[4]);
   p.loss = OutputOrNull<float>(call, 0);
   p.z_loss = OutputOrNull<float>(call, 1);
-  p.lse = OutputOrNull<float>(call, 2);
+  p.lse = OutputOrNull<void>(call, 2);
+  p.wide_statistics = call.outputs[2].dtype == FB_F64;
   p.argmax = OutputOrNull<std::int64_t>(call, 3);
-  if (call.num_outputs > 5) p.entropy = OutputOrNull<float>(call, 5);
+  if (call.num_outputs > 5) p.entropy = OutputOrNull<void>(call, 5);
   return p;
 }
 
 Problem UnpackBackward(const FbCall& call) {
   Problem p = UnpackCommon(call, call.outputs[0]);
-  p.lse_in = static_cast<const float*>(call.inputs[4].data);
+  p.lse_in = call.inputs[4].data;
+  p.wide_statistics = call.inputs[4].dtype == FB_F64;
   if (call.num_inputs > 5) {
-    p.entropy_in = static_cast<const float*>(call.inputs[5].data);
+    p.entropy_in = call.inputs[5].data;
     p.dentropy = static_cast<const float*>(call.inputs[6].data);
     p.dentropy_stride = call.inputs[6].stride[0];
   }

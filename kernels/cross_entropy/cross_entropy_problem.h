@@ -17,13 +17,13 @@ struct Problem {
   const void* target;
   const float* class_weight;
   const float* scale;       // Upstream gradient of a row's loss; null means 1.
-  const float* lse_in;      // Backward only.
-  const float* entropy_in;  // Backward only, with dentropy.
+  const void* lse_in;       // Backward only. double or float, as all statistics.
+  const void* entropy_in;   // Backward only, with dentropy.
   const float* dentropy;    // Upstream gradient of a row's entropy; null: there is none.
   float* loss;
   float* z_loss;
-  float* lse;
-  float* entropy;
+  void* lse;
+  void* entropy;
   std::int64_t* argmax;
   std::int64_t rows;
   std::int64_t logits_stride;
@@ -39,6 +39,7 @@ struct Problem {
   float label_smoothing;
   float z_loss_scale;
   bool target_is_i64;
+  bool wide_statistics;  // lse and entropy are double.
   bool z_loss_in_loss;
 };
 

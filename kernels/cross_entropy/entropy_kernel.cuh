@@ -52,20 +52,24 @@ __device__ __forceinline__ float EntropyOfThread(const Problem& p, int64_t row,
 template <typename M>
 __global__ void __launch_bounds__(kEntropyThreads)
     EntropyKernel(const __grid_constant__ Problem problem) {
-  __shared__ float shared[2][kMaxWarps];
+  using Total = Statistic<M>;
+  __shared__ Total shared[2][kMaxWarps];
   int turn = 0;
   for (int64_t row = blockIdx.x; row < problem.rows; row += gridDim.x) {
     const RowTarget target = LoadTarget(problem, row);
     if (target.ignored) {
-      if (threadIdx.x == 0) problem.entropy[row] = 0.0f;
+      if (threadIdx.x == 0) StoreStatistic<M>(problem, problem.entropy, row, 0);
       continue;
     }
-    const SavedLse lse = LoadLse<M>(problem.lse, row);
-    const float sum = BlockReduce(EntropyOfThread<M>(problem, row, lse), Sum{}, 0.0f, shared[turn]);
+    const SavedLse lse = LoadLse<M>(problem, problem.lse, row);
+    const Total sum = BlockReduce(Total{EntropyOfThread<M>(problem, row, lse)}, Sum{}, Total{0},
+                                  shared[turn]);
     turn ^= 1;
     if (threadIdx.x == 0) {
-      const float unit = M::kLog2 ? kLn2 * exp2f(-lse.rest) : 1.0f;
-      problem.entropy[row] = target.in_range ? sum * unit : NotANumber();
+      // exp(-rest), whose square is nothing beside 1 in fp32.
+      const Total unit = M::kLog2 ? kLn2 * exp2f(-lse.rest) : Total{1} - Total{lse.rest};
+      StoreStatistic<M>(problem, problem.entropy, row,
+                        target.in_range ? sum * unit : Total{NotANumber()});
     }
   }
 }

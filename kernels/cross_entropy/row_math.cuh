@@ -95,8 +95,8 @@ __device__ __forceinline__ float Exp(float exponent) {
 }
 
 // From the mode's unit to natural logarithms.
-template <typename M>
-__device__ __forceinline__ float Natural(float exponent) {
+template <typename M, typename Number>
+__device__ __forceinline__ Number Natural(Number exponent) {
   return M::kLog2 ? exponent * kLn2 : exponent;
 }
 
@@ -328,6 +328,41 @@ __device__ __forceinline__ float HitWeight(const Problem& p, const RowTarget& ta
   }
 }
 
+// ---- Statistics in memory ----
+
+// What lse and entropy are computed as. Double only beside fp32 logits: the other kernels have no
+// instruction of it.
+template <typename M>
+using Statistic = std::conditional_t<std::is_same_v<typename M::T, float>, double, float>;
+
+template <typename M>
+__device__ __forceinline__ void StoreStatistic(const Problem& p, void* place, int64_t row,
+                                               Statistic<M> value) {
+  if (std::is_same_v<Statistic<M>, double> && p.wide_statistics) {
+    static_cast<double*>(place)[row] = value;
+  } else {
+    static_cast<float*>(place)[row] = static_cast<float>(value);
+  }
+}
+
+// A statistic as the float nearest to it and what that has lost, 0 for one in fp32.
+struct SplitStatistic {
+  float value;
+  float rest;
+};
+
+template <typename M>
+__device__ __forceinline__ SplitStatistic LoadStatistic(const Problem& p, const void* place,
+                                                        int64_t row) {
+  if (std::is_same_v<Statistic<M>, double> && p.wide_statistics) {
+    const double value = static_cast<const double*>(place)[row];
+    const auto nearest = static_cast<float>(value);
+    const bool finite = fabsf(nearest) < Infinity();
+    return {nearest, finite ? static_cast<float>(value - static_cast<double>(nearest)) : 0.0f};
+  }
+  return {static_cast<const float*>(place)[row], 0.0f};
+}
+
 // ---- Loss ----
 
 // Writes what the call asks for. One thread per row. stats.column is the first maximum's own.
@@ -337,11 +372,11 @@ __device__ __forceinline__ void StoreOutcome(const Problem& p, int64_t row, cons
   if (p.argmax != nullptr) p.argmax[row] = stats.max == -Infinity() ? 0 : stats.column;
   float nll = 0.0f;
   float z_loss = 0.0f;
-  float lse = 0.0f;
+  Statistic<M> lse = 0;
   if (!target.ignored) {
     const float reference = FiniteReference(stats.reference);
     const float log_sum = LogSum<M>(stats);
-    lse = Natural<M>(reference + log_sum);
+    lse = Natural<M>(Statistic<M>{reference} + Statistic<M>{log_sum});
     // Differences before sums: lse alone has lost the digits that a small loss consists of.
     nll = Natural<M>(log_sum - Exponent<M>(target_logit, reference, p));
     if constexpr (M::kGeneral) {
@@ -351,11 +386,12 @@ __device__ __forceinline__ void StoreOutcome(const Problem& p, int64_t row, cons
                (stats.weight * log_sum - stats.weighted);
       }
     }
-    z_loss = target.in_range ? p.z_loss_scale * lse * lse : NotANumber();
+    const auto rounded = static_cast<float>(lse);
+    z_loss = target.in_range ? p.z_loss_scale * rounded * rounded : NotANumber();
   }
   if (p.loss != nullptr) p.loss[row] = p.z_loss_in_loss ? nll + z_loss : nll;
   if (p.z_loss != nullptr) p.z_loss[row] = z_loss;
-  if (p.lse != nullptr) p.lse[row] = lse;
+  if (p.lse != nullptr) StoreStatistic<M>(p, p.lse, row, lse);
 }
 
 // ---- Gradient ----
@@ -411,31 +447,34 @@ __device__ __forceinline__ RowGradient GradientFromStats(const Problem& p, int64
   return g;
 }
 
-// A saved lse in the mode's unit, as an integer reference and the rest.
+// A saved lse in the mode's unit, as a reference, an integer if M::kLog2, and the rest.
 struct SavedLse {
   float reference;
   float rest;
 };
 
 template <typename M>
-__device__ __forceinline__ SavedLse LoadLse(const float* lse, int64_t row) {
+__device__ __forceinline__ SavedLse LoadLse(const Problem& p, const void* lse, int64_t row) {
+  const auto [value, rest] = LoadStatistic<M>(p, lse, row);
   if constexpr (M::kLog2) {
-    const float reference = rintf(lse[row] * kLog2E);
-    return {reference, fmaf(lse[row], kLog2E, -reference)};
+    const float reference = rintf(value * kLog2E);
+    return {reference, fmaf(value, kLog2E, -reference)};
   } else {
-    return {lse[row], 0.0f};
+    return {value, rest};
   }
 }
+
 
 template <typename M>
 __device__ __forceinline__ RowGradient GradientFromLse(const Problem& p, int64_t row,
                                                        const RowTarget& target, float weight_sum) {
-  const SavedLse lse = LoadLse<M>(p.lse_in, row);
+  const SavedLse lse = LoadLse<M>(p, p.lse_in, row);
   RowGradient g = MakeGradient<M>(p, row, target, lse.reference, lse.rest, weight_sum);
   if constexpr (M::kEntropy) {
-    const float unit = M::kLog2 ? kLn2 * exp2f(-lse.rest) : 1.0f;
+    const float unit = M::kLog2 ? kLn2 * exp2f(-lse.rest) : expf(-lse.rest);
+    const auto [entropy, entropy_rest] = LoadStatistic<M>(p, p.entropy_in, row);
     g.of_entropy = -p.dentropy[row * p.dentropy_stride] * p.logit_scale * unit;
-    g.entropy = (M::kLog2 ? p.entropy_in[row] * kLog2E : p.entropy_in[row]) - lse.rest;
+    g.entropy = (M::kLog2 ? entropy * kLog2E : entropy) + (entropy_rest - lse.rest);
   }
   return g;
 }

@@ -120,14 +120,11 @@ struct Runs<T, kLanes, kInputs, true> {
   }
 };
 
-template <template <typename> typename Function, typename T, int kLanes, bool kAlternating>
-__device__ __forceinline__ void StoreRun(
-    const Runs<T, kLanes, Function<T>::kInputs, kAlternating>& runs, const Call& call,
-    const typename Function<T>::Params& params, int64_t row, int64_t col) {
-  using F = Function<T>;
-  float in[F::kInputs][kLanes];
-  float out[F::kOutputs][kLanes];
-  runs.ToFloats(in);
+// The function of each element of a run.
+template <typename F, int kLanes>
+__device__ __forceinline__ void ApplyToRun(const float (&in)[F::kInputs][kLanes],
+                                           const typename F::Params& params,
+                                           float (&out)[F::kOutputs][kLanes]) {
 #pragma unroll
   for (int lane = 0; lane < kLanes; ++lane) {
     float arguments[F::kInputs];
@@ -138,6 +135,17 @@ __device__ __forceinline__ void StoreRun(
 #pragma unroll
     for (int i = 0; i < F::kOutputs; ++i) out[i][lane] = results[i];
   }
+}
+
+template <template <typename> typename Function, typename T, int kLanes, bool kAlternating>
+__device__ __forceinline__ void StoreRun(
+    const Runs<T, kLanes, Function<T>::kInputs, kAlternating>& runs, const Call& call,
+    const typename Function<T>::Params& params, int64_t row, int64_t col) {
+  using F = Function<T>;
+  float in[F::kInputs][kLanes];
+  float out[F::kOutputs][kLanes];
+  runs.ToFloats(in);
+  ApplyToRun<F, kLanes>(in, params, out);
   if constexpr (kAlternating && F::kOutputs == 2) {
     StoreAlternating<T, kLanes>(AddressOf<T>(call.out[0], row, 2 * col), out[0], out[1]);
   } else {
@@ -177,6 +185,42 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
       if (col >= call.cols) break;
       StoreRun<Function, T, kLanes, kAlternating>(runs[u], call, params, row, col);
     }
+  }
+}
+
+// What FewElementsKernel is told: where a call's matrices of one row each are, and their runs.
+// Short, as each line of arguments that is fetched takes its time.
+struct FewElements {
+  const void* in[kMaxInputs];
+  void* out[kMaxOutputs];  // NULL: absent.
+  int32_t runs;
+};
+
+// The same for few elements, where what happens once per block counts: a run to a thread, no rows,
+// no tiles. May be launched dependent. REQUIRES: runs of 16 bytes, one row after the other.
+template <template <typename> typename Function, typename T>
+__global__ void __launch_bounds__(kFewElementsThreads)
+    FewElementsKernel(const __grid_constant__ FewElements call,
+                      const __grid_constant__ typename Function<T>::Params params) {
+  using F = Function<T>;
+  constexpr int kLanes = kPackLanes<T>;
+  WaitForPredecessor();
+  const auto run = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (run >= call.runs) return;
+  Lanes<T, kLanes> loaded[F::kInputs];
+  float in[F::kInputs][kLanes];
+  float out[F::kOutputs][kLanes];
+#pragma unroll
+  for (int i = 0; i < F::kInputs; ++i) {
+    loaded[i] = LoadLanes<T, kLanes>(static_cast<const T*>(call.in[i]) + run * kLanes);
+  }
+#pragma unroll
+  for (int i = 0; i < F::kInputs; ++i) Unpack<T, kLanes>(loaded[i], in[i]);
+  ApplyToRun<F, kLanes>(in, params, out);
+#pragma unroll
+  for (int i = 0; i < F::kOutputs; ++i) {
+    if (call.out[i] == nullptr) continue;
+    StoreOnce<T, kLanes>(static_cast<T*>(call.out[i]) + run * kLanes, out[i]);
   }
 }
 

@@ -46,6 +46,31 @@ bool InPacks(const Call& call, int lanes, int bytes) {
          std::all_of(call.out, call.out + outputs, aligned);
 }
 
+template <template <typename> typename Function>
+using FewKernel = void (*)(FewElements, ParamsOf<Function>);
+
+template <template <typename> typename Function>
+FewKernel<Function> SelectFewKernel(int32_t dtype) {
+  return DispatchFloat(dtype, [](auto tag) -> FewKernel<Function> {
+    return FewElementsKernel<Function, typename decltype(tag)::type>;
+  });
+}
+
+// REQUIRES: one row, in `runs` runs of 16 bytes.
+template <template <typename> typename Function>
+int32_t LaunchFew(const FbCall& raw, const Call& call, int64_t runs,
+                  const ParamsOf<Function>& params) {
+  FewElements few = {};
+  few.runs = static_cast<int32_t>(runs);
+  for (int i = 0; i < Function<float>::kInputs; ++i) few.in[i] = call.in[i].base;
+  for (int i = 0; i < Function<float>::kOutputs; ++i) few.out[i] = call.out[i].base;
+  const LaunchShape shape = {.blocks = FewElementsBlocks(runs),
+                             .threads = kFewElementsThreads,
+                             .dependent = raw.sm >= 90,
+                             .stream = static_cast<cudaStream_t>(raw.stream)};
+  return LaunchKernel(SelectFewKernel<Function>(call.dtype), shape, few, params);
+}
+
 // FbEntry::launch on CUDA. Returns a cudaError_t. REQUIRES: IsAlternating(raw) == kAlternating.
 template <template <typename> typename Function, typename C, bool kAlternating = false>
 int32_t Launch(const FbCall& raw, const ParamsOf<Function>& params) {
@@ -55,6 +80,11 @@ int32_t Launch(const FbCall& raw, const ParamsOf<Function>& params) {
   const int lanes = (kAlternating ? 8 : 16) / bytes;
   const bool packs = InPacks<Function, kAlternating>(call, lanes, bytes);
   const int64_t row_runs = packs ? call.cols / lanes : call.cols;
+  if constexpr (!kAlternating) {
+    if (packs && call.rows == 1 && row_runs <= kFewElementsRuns) {
+      return LaunchFew<Function>(raw, call, row_runs, params);
+    }
+  }
   const Policy policy = SelectPolicy<C>(row_runs);
   const Tiles tiles = TilesOf<C>(policy, call.rows, row_runs);
   const LaunchShape shape = {.blocks = std::min<int64_t>(tiles.count, INT32_MAX),
@@ -71,6 +101,10 @@ int32_t LoadKernels() {
     for (const bool packs : {false, true}) {
       const auto kernel = SelectKernel<Function, C, kAlternating>(dtype, packs);
       if (const cudaError_t error = LoadKernel(kernel); error != cudaSuccess) return error;
+    }
+    if constexpr (!kAlternating) {
+      const cudaError_t error = LoadKernel(SelectFewKernel<Function>(dtype));
+      if (error != cudaSuccess) return error;
     }
   }
   return cudaSuccess;

@@ -1,11 +1,13 @@
 #include <algorithm>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/common/matrix_overlap.h"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_backward.cuh"
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_policy.h"
+#include "kernels/rms_norm/few_rows_launch.cuh"
 #include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::layer_norm {
@@ -63,10 +65,14 @@ Policy OtherPolicyOf(const FbCall& call, const BackwardCall& b) {
 
 Policy PolicyOf(const FbCall& call, const BackwardCall& b) {
   const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
-  const bool alike = !IsAbsent(b.dx) && (IsAbsent(b.weight) || b.weight.dtype == b.x.dtype);
+  const bool alike = IsAbsent(b.weight) || b.weight.dtype == b.x.dtype;
   if (alike && InPacks(b, bytes)) {
-    const Policy policy = SelectWideBackward(call.sm, b.hidden * bytes / 16);
-    if (policy.packs != 0) return policy;
+    const int64_t row_packs = b.hidden * bytes / 16;
+    const Policy few = rms_norm::SelectFewRows(b.rows, row_packs);
+    const bool apart = IsAbsent(b.dx) || (AreDisjoint(b.dx, b.x) && AreDisjoint(b.dx, b.dy));
+    if (few.packs != 0 && apart) return few;
+    const Policy wide = SelectWideBackward(call.sm, row_packs);
+    if (wide.packs != 0 && !IsAbsent(b.dx)) return wide;
   }
   return OtherPolicyOf(call, b);
 }
@@ -74,6 +80,7 @@ Policy PolicyOf(const FbCall& call, const BackwardCall& b) {
 Plan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   Plan plan = {};
   plan.policy = policy;
+  if (policy.few_rows) return plan;  // No sums.
   if (plan.policy.packs == 0) {
     plan.blocks = rms_norm::LoopingBackwardBlocks(plan.policy, b.rows, b.hidden, call.sm_count);
     plan.sums = plan.blocks * plan.policy.rows_per_block;
@@ -106,6 +113,24 @@ rms_norm::WideBackwardArgs WideArgsOf(const BackwardCall& b, float* of_weight, f
   return args;
 }
 
+rms_norm::FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
+  rms_norm::FewRowsArgs args = {};
+  args.dy = b.dy.data;
+  args.x = b.x.data;
+  args.weight = DataOf(b.weight);
+  args.mean = static_cast<const float*>(b.mean.data);
+  args.rstd = static_cast<const float*>(b.rstd.data);
+  args.dx = DataOf(b.dx);
+  args.dweight = DataOf(b.dweight);
+  args.dbias = DataOf(b.dbias);
+  args.dy_stride = b.dy.stride[0];
+  args.x_stride = b.x.stride[0];
+  args.dx_stride = b.dx.stride[0];
+  args.dweight_dtype = b.dweight.dtype;
+  args.dbias_dtype = b.dbias.dtype;
+  return args;
+}
+
 }  // namespace
 
 uint64_t BackwardCudaWorkspace(const FbCall* call) {
@@ -125,6 +150,10 @@ int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace
   const bool has_dweight = !IsAbsent(b.dweight);
   const bool has_dbias = !IsAbsent(b.dbias);
   if (IsAbsent(b.dx) && !has_dweight && !has_dbias) return cudaSuccess;
+  if (wanted.few_rows) {
+    return rms_norm::LaunchFewRows</*kCenter=*/true, /*kAdd=*/false>(
+        call, b.x.dtype, wanted, b.rows, b.hidden, FewRowsArgsOf(b));
+  }
 
   constexpr auto kRuns = rms_norm::RunsWideBackward</*kCenter=*/true, /*kAdd=*/false>;
   const bool other = wanted.wide && !kRuns(call, b.x.dtype, b.hidden, wanted);
@@ -184,9 +213,11 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  const cudaError_t error =
-      rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/false);
-  return error == cudaSuccess ? LoadSumPartials() : error;
+  constexpr auto kLoadFewRows = rms_norm::LoadFewRowsKernels</*kCenter=*/true, /*kAdd=*/false>;
+  for (const auto load : {kLoadFewRows, LoadSumPartials}) {
+    if (const cudaError_t error = load()) return error;
+  }
+  return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/false);
 }
 
 }  // namespace fuseboard::layer_norm

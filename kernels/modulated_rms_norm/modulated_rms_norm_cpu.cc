@@ -79,7 +79,7 @@ float MeanProduct(const BackwardCall& b, int64_t group, int64_t row) {
     for (int64_t i = 0; i < n; ++i) x_buffer[i] = xs[i] * rstd;
     AddProducts(product, x_buffer, n, lanes);
   }
-  return SumLanes(lanes) / static_cast<float>(b.norm.hidden);
+  return static_cast<float>(SumLanes(lanes) / static_cast<double>(b.norm.hidden));
 }
 
 // What a block of columns of a slice adds up to.

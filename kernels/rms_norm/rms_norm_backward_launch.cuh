@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/common/matrix_overlap.h"
 #include "kernels/common/sum_partials.cuh"
+#include "kernels/rms_norm/few_rows_launch.cuh"
 #include "kernels/rms_norm/rms_norm_backward.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
 #include "kernels/rms_norm/wide_launch.cuh"
@@ -78,12 +80,14 @@ inline Policy OtherPolicyOfBackward(const FbCall& call, const BackwardCall& b) {
 // As the policy for the device says.
 inline Policy PolicyOfBackward(const FbCall& call, const BackwardCall& b) {
   const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
-  const bool alike = b.dy.dtype == b.x.dtype && !IsAbsent(b.dx) &&
-                     (IsAbsent(b.weight) || b.weight.dtype == b.x.dtype);
+  const bool alike = b.dy.dtype == b.x.dtype && (IsAbsent(b.weight) || b.weight.dtype == b.x.dtype);
   if (alike && InPacks(b, bytes, bytes)) {
     const int64_t row_packs = b.norm.hidden * bytes / 16;
-    const Policy policy = SelectWideBackward(call.sm, row_packs, b.dsum == nullptr ? 2 : 3);
-    if (policy.packs != 0) return policy;
+    const Policy few = SelectFewRows(b.norm.rows, row_packs);
+    const bool apart = IsAbsent(b.dx) || (AreDisjoint(b.dx, b.x) && AreDisjoint(b.dx, b.dy));
+    if (few.packs != 0 && apart) return few;
+    const Policy wide = SelectWideBackward(call.sm, row_packs, b.dsum == nullptr ? 2 : 3);
+    if (wide.packs != 0 && !IsAbsent(b.dx)) return wide;
   }
   return OtherPolicyOfBackward(call, b);
 }
@@ -92,6 +96,7 @@ inline BackwardPlan PlanOf(const FbCall& call, const BackwardCall& b, const Poli
   const auto [rows, hidden] = std::pair{b.norm.rows, b.norm.hidden};
   BackwardPlan plan = {};
   plan.policy = policy;
+  if (policy.few_rows) return plan;  // No sums.
   if (policy.packs == 0) {
     plan.blocks = LoopingBackwardBlocks(policy, rows, hidden, call.sm_count);
     plan.sums = plan.blocks * policy.rows_per_block;
@@ -137,6 +142,26 @@ inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
           .round_normed = b.norm.round_normed};
 }
 
+inline FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
+  const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
+  FewRowsArgs args = {};
+  args.dy = b.dy.data;
+  args.x = b.x.data;
+  args.weight = data_of(b.weight);
+  args.dsum = b.dsum == nullptr ? nullptr : data_of(*b.dsum);
+  args.rstd = static_cast<const float*>(b.rstd.data);
+  args.dx = data_of(b.dx);
+  args.dweight = data_of(b.dweight);
+  args.dy_stride = b.dy.stride[0];
+  args.x_stride = b.x.stride[0];
+  args.dsum_stride = args.dsum == nullptr ? 0 : b.dsum->stride[0];
+  args.dx_stride = b.dx.stride[0];
+  args.dweight_dtype = b.dweight.dtype;
+  args.offset = b.norm.offset;
+  args.round_normed = b.norm.round_normed;
+  return args;
+}
+
 template <bool kAdd>
 int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, Policy policy,
                          void* workspace) {
@@ -144,6 +169,10 @@ int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, Policy polic
   const bool has_dweight = !IsAbsent(b.dweight);
   const bool has_dsum = kAdd && !IsAbsent(*b.dsum);
   if (IsAbsent(b.dx) && !has_dweight) return cudaSuccess;
+  if (policy.few_rows) {
+    return LaunchFewRows</*kCenter=*/false, kAdd>(call, b.x.dtype, policy, b.norm.rows,
+                                                  b.norm.hidden, FewRowsArgsOf(b));
+  }
 
   if (policy.wide &&
       !RunsWideBackward</*kCenter=*/false, kAdd>(call, b.x.dtype, b.norm.hidden, policy)) {
@@ -198,8 +227,10 @@ int32_t LoadBackwardKernelsAs() {
       }
     }
   }
-  const cudaError_t error = LoadWideKernels</*kCenter=*/false, kAdd>(/*forward=*/false);
-  return error == cudaSuccess ? LoadSumPartials() : error;
+  for (const auto load : {LoadFewRowsKernels</*kCenter=*/false, kAdd>, LoadSumPartials}) {
+    if (const cudaError_t error = load()) return error;
+  }
+  return LoadWideKernels</*kCenter=*/false, kAdd>(/*forward=*/false);
 }
 
 }  // namespace fuseboard::rms_norm

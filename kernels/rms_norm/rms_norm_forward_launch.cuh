@@ -61,7 +61,11 @@ inline Policy OtherPolicyOfForward(const FbCall& call, const ForwardCall& f) {
   const int x_bytes = f.x.dtype == FB_F32 ? 4 : 2;
   const int y_bytes = f.y.dtype == FB_F32 ? 4 : 2;
   Policy policy = {};
-  if (InPacks(f, x_bytes, y_bytes)) policy = SelectForward(call.sm, f.norm.hidden * x_bytes / 16);
+  if (InPacks(f, x_bytes, y_bytes)) {
+    const int64_t row_packs = f.norm.hidden * x_bytes / 16;
+    const bool few = f.norm.rows <= kFewForwardRows && f.scale == nullptr;
+    policy = few ? SelectForwardOfFewRows(call.sm, row_packs) : SelectForward(call.sm, row_packs);
+  }
   const bool covers =
       policy.packs != 0 && CeilDiv(f.norm.rows, policy.rows_per_block) <= kMaxGroups;
   return covers ? policy : SelectLooping(f.norm.hidden);

@@ -17,11 +17,12 @@ struct Policy {
   int packs;            // Per thread: 1, 2, 4 or 8; 0: looping kernel.
   int threads_per_row;  // In one block. Up to 32 a power of two, beyond a multiple of 32.
   int rows_per_block;
-  int cluster;         // Blocks that share a row; a power of two up to 8.
-  int blocks_per_sm;   // Of a persistent grid; 0: one block per rows_per_block rows.
-  int stages;          // Backward: rows in flight in shared memory per row of a block.
-  bool shared_weight;  // Backward: the weight stays in shared memory; else it is read per row.
-  bool wide = false;   // The kernels of wide_*.cuh, cut as wide_policy.h says.
+  int cluster;            // Blocks that share a row; a power of two up to 8.
+  int blocks_per_sm;      // Of a persistent grid; 0: one block per rows_per_block rows.
+  int stages;             // Backward: rows in flight in shared memory per row of a block.
+  bool shared_weight;     // Backward: the weight stays in shared memory; else it is read per row.
+  bool wide = false;      // The kernels of wide_*.cuh, cut as wide_policy.h says.
+  bool few_rows = false;  // Backward: the kernel of few_rows_backward.cuh.
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
@@ -96,6 +97,18 @@ constexpr Policy SelectForward(int sm, int64_t row_packs) {
     if (policy.packs != 0) return policy;
   }
   return {};
+}
+
+// With so few rows that each has a multiprocessor, what counts is how long one takes: a pack to a
+// thread, as far as threads go.
+inline constexpr int64_t kFewForwardRows = 128;
+
+// Forward of at most kFewForwardRows rows. H200, bf16, us between events, 4 packs / 2 / 1: 64 x
+// 1024 4.2 / 3.8 / 3.8, 64 x 2048 4.2 / 4.0 / 3.8, 64 x 4096 4.2 / 4.0 / 4.0, with a residual 4.7
+// / 4.2 / 4.2; 64 x 8192 4.4 / 4.4.
+constexpr Policy SelectForwardOfFewRows(int sm, int64_t row_packs) {
+  if (row_packs < kWarp || row_packs > 512) return SelectForward(sm, row_packs);
+  return CutRow(row_packs, 1, 512, 1, kWarp);
 }
 
 // Shared memory of a backward block: `stages` rows of x and dy, and the weight in f32 or, at the

@@ -61,6 +61,12 @@ inline at::ScalarType AccumulationType(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+// The dtype in which statistics are kept that a backward subtracts from numbers as large: an f32
+// one has lost what an f32 gradient still shows.
+inline at::ScalarType StatisticType(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 }  // namespace fuseboard::torch_binding
 
 #endif  // KERNELS_TORCH_CHECKS_H_

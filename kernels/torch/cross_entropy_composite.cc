@@ -31,7 +31,7 @@ class Block {
                         /*copy=*/true);
     if (options.logit_scale != 1) z_.mul_(options.logit_scale);
     if (options.softcap > 0) z_.div_(options.softcap).tanh_().mul_(options.softcap);
-    lse_ = lse_is_known ? rows.lse : at::logsumexp(z_, 1);
+    lse_ = lse_is_known ? rows.lse.to(z_.scalar_type()) : at::logsumexp(z_, 1);
     if (rows.class_weight.defined()) target_weight_ = rows.class_weight.take(column_.squeeze(1));
   }
 
@@ -93,7 +93,7 @@ class Block {
     if (!rows_.dentropy.defined()) return {};
     at::Tensor surprise = z_.sub(lse_.unsqueeze(1));
     const at::Tensor p = surprise.exp();
-    surprise.add_(rows_.entropy.unsqueeze(1)).masked_fill_(p.eq(0), 0);
+    surprise.add_(rows_.entropy.to(z_.scalar_type()).unsqueeze(1)).masked_fill_(p.eq(0), 0);
     return surprise.mul_(p).mul_(rows_.dentropy.neg().unsqueeze(1));
   }
 

@@ -10,7 +10,6 @@
 // the upstream gradient is known; and for a tracer, to whom scaling is one more pass in any case.
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -21,6 +20,7 @@
 #include "kernels/torch/cross_entropy_targets.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/fused_linear_cross_entropy.h"
+#include "kernels/torch/row_totals.h"
 #include "kernels/torch/saved_node.h"
 #include "kernels/torch/scaled_gradients_node.h"
 
@@ -63,21 +63,19 @@ ForwardResult Forward(const Tensor& logits, const Tensor& target,
   CrossEntropyRows rows{.logits = logits, .target = target};
   if (class_weight.has_value()) rows.class_weight = class_weight->to(dtype).contiguous();
   rows.loss = Empty({num_rows}, dtype, logits.device());
-  rows.lse = Empty({num_rows}, dtype, logits.device());
+  rows.lse = Empty({num_rows}, StatisticType(logits.scalar_type()), logits.device());
   if (z_loss_scale > 0) rows.z_loss = Empty({num_rows}, dtype, logits.device());
   Tensor inverse;
   if (reduction == kReduceMean) {
-    inverse =
-        InverseDivisor(target, rows.class_weight, ValueOrUndefined(divisor), ignore_index, dtype);
+    inverse = InverseDivisor(target, rows.class_weight, ValueOrUndefined(divisor), ignore_index,
+                             dtype, kernel);
   }
   if (need_dlogits) {
     rows.dlogits = Empty(logits.sizes(), logits.scalar_type(), logits.device());
     if (inverse.defined()) rows.scale = inverse.expand({num_rows});
   }
   Counters::Instance().Add(Operation::kCrossEntropy, CrossEntropyForward(rows, options, kernel));
-  Tensor loss = Reduce(rows.loss, inverse, reduction);
-  Tensor z_loss = rows.z_loss.defined() ? Reduce(rows.z_loss, inverse, reduction)
-                                        : at::zeros(loss.sizes(), loss.options());
+  auto [loss, z_loss] = Reduce(rows.loss, rows.z_loss, inverse, reduction, kernel);
   if (!inverse.defined()) inverse = Empty({0}, dtype, logits.device());
   if (!need_dlogits) rows.dlogits = Empty({0}, logits.scalar_type(), logits.device());
   return {std::move(loss), std::move(z_loss), std::move(rows.lse), std::move(inverse),
@@ -97,7 +95,7 @@ ForwardResult ForwardMeta(const Tensor& logits, const Tensor& target,
   const auto scalar = logits.sym_sizes().slice(0, 0);
   const auto loss = reduction == kReduceNone ? per_row : scalar;
   return {at::empty_symint(loss, options), at::empty_symint(loss, options),
-          at::empty_symint(per_row, options),
+          at::empty_symint(per_row, options.dtype(StatisticType(logits.scalar_type()))),
           reduction == kReduceMean ? at::empty_symint(scalar, options) : at::empty({0}, options),
           need_dlogits ? at::empty_symint(logits.sym_sizes(), logits.options())
                        : at::empty({0}, logits.options())};

@@ -1,13 +1,13 @@
 #include "kernels/torch/fused_linear_cross_entropy.h"
 
-#include <ATen/ops/zeros.h>
+#include <utility>
 
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/counters.h"
 #include "kernels/torch/cross_entropy_rows.h"
-#include "kernels/torch/cross_entropy_targets.h"
 #include "kernels/torch/device.h"
+#include "kernels/torch/row_totals.h"
 #include "kernels/torch/supervised_rows.h"
 
 namespace fuseboard::torch_binding {
@@ -28,12 +28,13 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
   const CrossEntropyOptions& options = inputs.options;
   const c10::Device device = inputs.head.hidden.device();
   const at::ScalarType dtype = AccumulationType(inputs.head.hidden.scalar_type());
+  const at::ScalarType statistic = StatisticType(inputs.head.hidden.scalar_type());
   SupervisedRows rows(inputs.target, options.ignore_index);
   const at::Tensor class_weight = WideClassWeight(inputs, dtype);
   at::Tensor inverse;
   if (options.reduction == kReduceMean) {
-    inverse =
-        InverseDivisor(inputs.target, class_weight, inputs.divisor, options.ignore_index, dtype);
+    inverse = InverseDivisor(inputs.target, class_weight, inputs.divisor, options.ignore_index,
+                             dtype, inputs.kernel);
   }
   rows.Wait();
 
@@ -43,8 +44,8 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
       .target = rows.Take(inputs.target, 0, count),
       .class_weight = class_weight,
       .scale = inverse.defined() ? inverse.expand({count}) : at::Tensor(),
-      .lse = recompute ? Empty({count}, dtype, device) : at::Tensor(),
-      .entropy = inputs.need_entropy ? Empty({count}, dtype, device) : at::Tensor(),
+      .lse = recompute ? Empty({count}, statistic, device) : at::Tensor(),
+      .entropy = inputs.need_entropy ? Empty({count}, statistic, device) : at::Tensor(),
       .loss = Empty({count}, dtype, device),
       .z_loss = options.z_loss_scale > 0 ? Empty({count}, dtype, device) : at::Tensor()};
   ChunkedHead head(inputs.head, rows, ElementBytes(inputs.head));
@@ -67,21 +68,19 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
   Counters::Instance().Add(inputs.operation, reason);
 
   const int64_t num_rows = inputs.head.hidden.size(0);
-  const auto reduce = [&](const at::Tensor& values) {
-    return options.reduction == kReduceNone ? Spread(values, rows, num_rows)
-                                            : Reduce(values, inverse, options.reduction);
+  const auto spread = [&](const at::Tensor& values) {
+    return options.reduction == kReduceNone && values.defined() ? Spread(values, rows, num_rows)
+                                                                : values;
   };
-  LinearLossOutputs outputs{
-      .loss = reduce(all.loss),
-      .z_loss = {},
-      .lse = recompute ? Spread(all.lse, rows, num_rows) : at::Tensor(),
-      .entropy = inputs.need_entropy ? Spread(all.entropy, rows, num_rows) : at::Tensor(),
-      .inverse_divisor = inverse,
-      .logits = inputs.keep_logits ? head.TakeLogits() : at::Tensor(),
-      .gradients = head.Finish()};
-  outputs.z_loss = all.z_loss.defined() ? reduce(all.z_loss)
-                                        : at::zeros(outputs.loss.sizes(), outputs.loss.options());
-  return outputs;
+  RowTotals totals =
+      Reduce(spread(all.loss), spread(all.z_loss), inverse, options.reduction, inputs.kernel);
+  return {.loss = std::move(totals.loss),
+          .z_loss = std::move(totals.z_loss),
+          .lse = recompute ? Spread(all.lse, rows, num_rows) : at::Tensor(),
+          .entropy = inputs.need_entropy ? Spread(all.entropy, rows, num_rows) : at::Tensor(),
+          .inverse_divisor = inverse,
+          .logits = inputs.keep_logits ? head.TakeLogits() : at::Tensor(),
+          .gradients = head.Finish()};
 }
 
 LinearHeadGradients LinearLossBackward(const LinearLossInputs& inputs,

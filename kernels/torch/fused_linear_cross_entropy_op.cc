@@ -64,7 +64,7 @@ LinearLossForwardResult Forward(const Tensor& hidden, const Tensor& weight,
   const at::ScalarType wide = AccumulationType(hidden.scalar_type());
   return {outputs.loss,
           outputs.z_loss,
-          or_none(outputs.lse, wide),
+          or_none(outputs.lse, StatisticType(hidden.scalar_type())),
           or_none(outputs.inverse_divisor, wide),
           or_none(outputs.gradients.dhidden, hidden.scalar_type()),
           or_none(outputs.gradients.dweight, hidden.scalar_type()),
@@ -90,6 +90,7 @@ LinearLossForwardResult ForwardMeta(const Tensor& hidden, const Tensor& weight,
          .kernel = kernel});
   const bool in_forward = HasGradientInForward(hidden.scalar_type(), reduction);
   const auto wide = hidden.options().dtype(AccumulationType(hidden.scalar_type()));
+  const auto statistic = hidden.options().dtype(StatisticType(hidden.scalar_type()));
   const auto per_row = hidden.sym_sizes().slice(0, 1);
   const auto scalar = hidden.sym_sizes().slice(0, 0);
   const auto loss = reduction == kReduceNone ? per_row : scalar;
@@ -99,7 +100,7 @@ LinearLossForwardResult ForwardMeta(const Tensor& hidden, const Tensor& weight,
   };
   return {at::empty_symint(loss, wide),
           at::empty_symint(loss, wide),
-          in_forward ? at::empty({0}, wide) : at::empty_symint(per_row, wide),
+          in_forward ? at::empty({0}, statistic) : at::empty_symint(per_row, statistic),
           reduction == kReduceMean ? at::empty_symint(scalar, wide) : at::empty({0}, wide),
           like(need_dhidden, hidden),
           like(need_dweight, weight),

@@ -10,11 +10,11 @@
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/counters.h"
-#include "kernels/torch/cross_entropy_targets.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/jsd_function.h"
 #include "kernels/torch/kernel_call.h"
 #include "kernels/torch/row_loss.h"
+#include "kernels/torch/row_totals.h"
 #include "kernels/torch/row_view.h"
 
 namespace fuseboard::torch_binding {
@@ -41,7 +41,7 @@ SupervisedRows RowsOf(const LinearJsdInputs& inputs) {
 Tensor InverseDivisorOf(const LinearJsdInputs& inputs, at::ScalarType dtype) {
   if (inputs.label.defined()) {
     return InverseDivisor(inputs.label, /*class_weight=*/{}, /*divisor=*/{}, inputs.ignore_index,
-                          dtype);
+                          dtype, inputs.kernel);
   }
   const int64_t rows = inputs.student.hidden.size(0);
   return at::full({}, rows == 0 ? 0.0 : 1.0 / static_cast<double>(rows),
@@ -185,7 +185,7 @@ LinearJsdOutputs LinearJsdForward(const LinearJsdInputs& inputs) {
   rows.Wait();
   const Tensor loss = Empty({rows.count()}, dtype, inputs.student.hidden.device());
   LinearHeadGradients gradients = Pass(inputs, rows, inverse).Run(loss);
-  return {.loss = loss.sum().mul_(inverse),
+  return {.loss = ScaledSum(loss, inverse, inputs.kernel),
           .inverse_divisor = inverse,
           .gradients = std::move(gradients)};
 }

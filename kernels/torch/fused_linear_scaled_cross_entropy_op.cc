@@ -68,6 +68,7 @@ std::tuple<Tensor, Tensor> WithoutAutograd(const Tensor& hidden, const Tensor& w
   auto [values, entropy, lse, dhidden, logits] = TokenLoss::CallForward(
       hidden, weight, bias, target, ignore_index, softcap, logit_scale, temperature, return_entropy,
       /*need_dhidden=*/false, /*keep_logits=*/false, chunk_bytes, kernel);
+  entropy = entropy.to(values.scalar_type());
   return {std::move(values), std::move(entropy)};
 }
 

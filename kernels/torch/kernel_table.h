@@ -11,7 +11,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -28,13 +27,17 @@ struct LoadedKernel {
   ino_t inode;
 };
 
-// The library's `rescale` entry on a device type; null if it has none.
-inline const FbEntry* RescaleEntryOf(const LoadedKernel& kernel, FbDeviceType device_type) {
-  if (kernel.table->struct_size < offsetof(FbKernel, rescale) + sizeof(FbKernel::rescale)) {
+// An entry of a library's table that it may lack, for instance &FbKernel::rescale, on a device
+// type; null if it does.
+inline const FbEntry* OptionalEntryOf(const LoadedKernel& kernel,
+                                      FbEntry (FbKernel::*field)[FB_NUM_DEVICE_TYPES],
+                                      FbDeviceType device_type) {
+  const FbEntry* const entries = kernel.table->*field;
+  const auto* const end = reinterpret_cast<const char*>(entries + FB_NUM_DEVICE_TYPES);
+  if (end - reinterpret_cast<const char*>(kernel.table) > int64_t{kernel.table->struct_size}) {
     return nullptr;  // Older than the field.
   }
-  const FbEntry& entry = kernel.table->rescale[device_type];
-  return entry.launch != nullptr ? &entry : nullptr;
+  return entries[device_type].launch != nullptr ? &entries[device_type] : nullptr;
 }
 
 class KernelTable {

@@ -9,9 +9,9 @@
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/counters.h"
-#include "kernels/torch/cross_entropy_targets.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/kernel_call.h"
+#include "kernels/torch/row_totals.h"
 #include "kernels/torch/row_view.h"
 
 namespace fuseboard::torch_binding {
@@ -107,7 +107,7 @@ Tensor InverseDivisorOf(const RowLoss& r, at::ScalarType dtype) {
     const auto count = static_cast<double>(per_element ? r.input.numel() : r.examples);
     return at::full({}, 1.0 / count, r.input.options().dtype(dtype));
   }
-  Tensor inverse = InverseDivisor(r.label, Tensor(), Tensor(), r.ignore_index, dtype);
+  Tensor inverse = InverseDivisor(r.label, Tensor(), Tensor(), r.ignore_index, dtype, r.kernel);
   const auto cols = static_cast<double>(std::max<int64_t>(1, r.input.size(-1)));
   return per_element ? inverse.div_(cols) : inverse;
 }
@@ -182,8 +182,7 @@ RowLossResult RowLossForward(const RowLoss& row_loss, bool need_dinput) {
     if (inverse.defined()) pass.scale = inverse.expand({RowsOf(r.input)});
   }
   Run(r, pass);
-  Tensor loss = pass.loss.sum();
-  if (inverse.defined()) loss.mul_(inverse);
+  Tensor loss = ScaledSum(pass.loss, inverse, r.kernel);
   if (!pass.dinput.defined()) pass.dinput = Empty({0}, r.input.scalar_type(), device);
   if (!inverse.defined()) inverse = Empty({0}, dtype, device);
   return {std::move(loss), std::move(pass.dinput), std::move(inverse)};

@@ -36,7 +36,7 @@ void ScaleOnCpu(at::Tensor& tensor, const at::Tensor& factor) {
 bool ScaleByKernel(const at::Tensor& tensor, const at::Tensor& factor, int64_t kernel) {
   if (kernel == kNoKernel || !tensor.is_contiguous()) return false;
   const LoadedKernel& loaded = KernelTable::Instance().Find(kernel);
-  const FbEntry* entry = RescaleEntryOf(loaded, FB_CUDA);
+  const FbEntry* entry = OptionalEntryOf(loaded, &FbKernel::rescale, FB_CUDA);
   if (entry == nullptr) return false;
   KernelCall call(loaded, *entry, tensor.device());
   call.Inputs({FlatViewOf(factor)});

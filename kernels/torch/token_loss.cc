@@ -64,10 +64,11 @@ TokenLossResult TokenLossForward(const LinearLossInputs& inputs, int sign) {
 TokenLossResult TokenLossForwardMeta(const LinearLossInputs& inputs) {
   const Tensor& hidden = inputs.head.hidden;
   const auto options = hidden.options().dtype(AccumulationType(hidden.scalar_type()));
+  const auto statistic = hidden.options().dtype(StatisticType(hidden.scalar_type()));
   const auto per_row = hidden.sym_sizes().slice(0, 1);
   return {at::empty_symint(per_row, options),
-          inputs.need_entropy ? at::empty_symint(per_row, options) : at::empty({0}, options),
-          at::empty_symint(per_row, options),
+          inputs.need_entropy ? at::empty_symint(per_row, statistic) : at::empty({0}, options),
+          at::empty_symint(per_row, statistic),
           inputs.head.need_dhidden ? at::empty_symint(hidden.sym_sizes(), hidden.options())
                                    : at::empty({0}, hidden.options()),
           at::empty({0}, hidden.options())};
@@ -89,7 +90,7 @@ LinearHeadResult TokenLossBackward(const LinearLossInputs& inputs, int sign,
     rows.scale = dvalues->to(dtype);
     if (sign < 0) rows.scale = rows.scale.neg();
   } else {
-    rows.scale = at::zeros({}, lse.options()).expand({hidden.size(0)});
+    rows.scale = at::zeros({}, lse.options().dtype(dtype)).expand({hidden.size(0)});
   }
   if (dentropy.has_value()) {
     rows.entropy = ValueOrUndefined(entropy);

@@ -27,7 +27,8 @@ LinearLossInputs TokenLossInputs(Operation operation, const LinearHead& head,
                                  const at::Tensor& target, const TokenDistribution& distribution,
                                  bool need_entropy, int64_t kernel);
 
-// values, entropy ([0] if not needed) and lse, each [rows] in the accumulation type, and dhidden of
+// values [rows] in the accumulation type, entropy ([0] if not needed) and lse, both [rows] in the
+// type of statistics, and dhidden of
 // each row's cross entropy ([0] if not needed), and the last chunk's logits ([0] if they are not
 // kept). Values are `sign` times the cross entropy.
 using TokenLossResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;

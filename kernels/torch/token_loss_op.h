@@ -11,7 +11,8 @@
 //     bool need_dweight, bool need_dbias, int kernel)
 //     -> (Tensor dhidden, Tensor dweight, Tensor dbias)
 //
-// The forward keeps the log-sum-exp of each row (and its entropy); the backward makes the logits
+// The forward keeps the log-sum-exp of each row (and its entropy), f64 beside f32 logits, of which
+// the operators return what they return in f32; the backward makes the logits
 // again, as each row has an upstream gradient of its own. But for a head that wants no gradient:
 // dhidden of a row is linear in that number, so the forward makes it and the backward scales it, at
 // two matrix products in all instead of three. Not with an entropy, whose gradient is another
@@ -150,11 +151,12 @@ class TokenLossOperator {
                                              .dweight_dtype = dweight_dtype,
                                              .chunk_bytes = chunk_bytes,
                                              .need_dweight = weight.requires_grad()});
-    auto [values, entropy, lse, dhidden, logits] = [&] {
+    auto [values, exact_entropy, lse, dhidden, logits] = [&] {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       return CallForward(hidden, weight, bias, target, ignore_index, softcap, logit_scale,
                          temperature, need_entropy, in_forward, keep_logits, chunk_bytes, kernel);
     }();
+    Tensor entropy = exact_entropy.to(values.scalar_type());
     if (in_forward) {
       const auto node = NewNode<TokenLossScaleNode<Op>>(hidden);
       node->SetAttributes({ignore_index});
@@ -174,7 +176,11 @@ class TokenLossOperator {
       torch::autograd::set_history(values, node);
       if (need_entropy) {
         torch::autograd::set_history(entropy, node);
-        node->SaveOutput(5, entropy);
+        if (entropy.is_same(exact_entropy)) {
+          node->SaveOutput(5, entropy);
+        } else {
+          node->Save(5, exact_entropy);
+        }
       }
     }
     return {std::move(values), std::move(entropy)};

@@ -132,7 +132,8 @@ KernelCall Case::Forward() const {
   call.phase = FB_FORWARD;
   call.inputs = {logits, target, class_weight, scale};
   const TestTensor per_row(FB_F32, {shape.rows});
-  call.outputs = {per_row, per_row, per_row, TestTensor(), TestTensor()};
+  call.outputs = {per_row, per_row, TestTensor(statistic, {shape.rows}), TestTensor(),
+                  TestTensor()};
   if (wants_argmax) call.outputs[kArgmax] = TestTensor(FB_I64, {shape.rows});
   if (wants_gradient) {
     call.outputs[kDlogits] = TestTensor(shape.dtype, {shape.rows, shape.vocab}, dlogits_layout);

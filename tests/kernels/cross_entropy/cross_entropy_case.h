@@ -36,6 +36,7 @@ struct Case {
   testing::Layout dlogits_layout;
   bool wants_gradient = true;
   bool wants_argmax = true;
+  int32_t statistic = FB_F32;  // The dtype of lse and entropy.
 
   Case& WithClassWeights(uint32_t seed);
   Case& WithScale(uint32_t seed, int64_t stride = 1);

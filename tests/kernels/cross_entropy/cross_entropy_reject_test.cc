@@ -103,6 +103,13 @@ TEST_F(CrossEntropyRejectTest, NamesTheTensorAndBothValues) {
   EXPECT_EQ(WhyNot(call), "lse: want stride 1, got 2");
 
   call = forward_;
+  call.outputs[kLse] = TestTensor(FB_F64, {4});
+  EXPECT_EQ(WhyNot(call), "lse: want f32, got f64");  // Beside bf16.
+  call.inputs[0] = TestTensor(FB_F32, {4, 16});
+  call.outputs[kDlogits] = TestTensor(FB_F32, {4, 16});
+  EXPECT_EQ(WhyNot(call), "");
+
+  call = forward_;
   call.outputs[kDlogits] = TestTensor(FB_F32, {4, 16});
   EXPECT_EQ(WhyNot(call), "dlogits: want bf16, got f32");
 

@@ -129,6 +129,21 @@ TEST_P(FusedAddRmsNormTest, GradientsOfNormAndSumAreJoinedInOneRounding) {
   }
 }
 
+TEST_P(FusedAddRmsNormTest, FewRowsAndMoreAreAddedUp) {
+  // One kernel for few rows, in the widths that it takes; then a persistent grid.
+  for (const int64_t hidden : {64, 1000, 4096, 8192}) {
+    for (const int64_t rows : {64, 1030}) {
+      if (rows > 64 && GetParam() != FB_CUDA && hidden > 64) continue;
+      for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+        const Case c = {.rows = rows, .hidden = hidden, .x_dtype = dtype, .weight_dtype = dtype};
+        Forward(c);
+        Backward(c, {.row_stride = 0}, /*has_dsum=*/true);
+        Backward(c, {}, /*has_dsum=*/false);
+      }
+    }
+  }
+}
+
 TEST_P(FusedAddRmsNormTest, ManyWideRowsPerClusterAreAddedUp) {
   // On a CPU a row is a row.
   const int64_t factor = GetParam() == FB_CUDA ? 15 : 1;

@@ -185,6 +185,25 @@ TEST_P(LayerNormTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
   }
 }
 
+TEST_P(LayerNormTest, FewRowsAndMoreAreAddedUp) {
+  // One kernel for few rows, in the widths that it takes; then a persistent grid.
+  for (const int64_t hidden : {64, 1000, 4096, 8192}) {
+    for (const int64_t rows : {64, 1030}) {
+      if (rows > 64 && GetParam() != FB_CUDA && hidden > 64) continue;
+      for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+        for (const int32_t bias : {dtype, kAbsentDType}) {
+          Backward({.rows = rows,
+                    .hidden = hidden,
+                    .dtype = dtype,
+                    .weight_dtype = hidden == 1000 ? kAbsentDType : dtype,
+                    .bias_dtype = bias},
+                   {});
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LayerNormTest, ManyWideRowsPerClusterAreAddedUp) {
   // On an H200 30 clusters of 4 blocks, and 7 of 16 with rows in pieces. On a CPU a row is a row.
   const int64_t factor = GetParam() == FB_CUDA ? 15 : 1;

@@ -26,8 +26,9 @@ TEST(RmsNormPolicyTest, EveryRowIsCoveredByItsThreads) {
   for (int64_t row_packs = 1; row_packs <= 70000; row_packs += row_packs < 2100 ? 1 : 97) {
     for (const int sm : {80, 90, 120}) {
       for (const Policy& policy :
-           {SelectForward(sm, row_packs), SelectBackward(sm, row_packs, 2, 2),
-            SelectBackward(sm, row_packs, 2, 4), SelectBackward(sm, row_packs, 4, 4)}) {
+           {SelectForward(sm, row_packs), SelectForwardOfFewRows(sm, row_packs),
+            SelectBackward(sm, row_packs, 2, 2), SelectBackward(sm, row_packs, 2, 4),
+            SelectBackward(sm, row_packs, 4, 4)}) {
         if (policy.packs == 0) continue;
         EXPECT_GE(int64_t{policy.packs} * policy.threads_per_row * policy.cluster, row_packs);
         EXPECT_LE(policy.threads_per_row * policy.rows_per_block, kMaxThreads);
@@ -43,6 +44,18 @@ TEST(RmsNormPolicyTest, EveryRowIsCoveredByItsThreads) {
       }
     }
   }
+}
+
+TEST(RmsNormPolicyTest, FewRowsHaveAPackToAThread) {
+  EXPECT_EQ(SelectForwardOfFewRows(90, 512), (Policy{.packs = 1,
+                                                     .threads_per_row = 512,
+                                                     .rows_per_block = 1,
+                                                     .cluster = 1,
+                                                     .blocks_per_sm = 0,
+                                                     .stages = 0,
+                                                     .shared_weight = false}));
+  EXPECT_EQ(SelectForwardOfFewRows(90, 513), SelectForward(90, 513));
+  EXPECT_EQ(SelectForwardOfFewRows(90, 16), SelectForward(90, 16));  // Part of a warp.
 }
 
 TEST(RmsNormPolicyTest, BackwardFitsTheSharedMemoryOfItsDevice) {

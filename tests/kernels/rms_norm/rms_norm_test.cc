@@ -153,6 +153,25 @@ TEST_P(RmsNormTest, BackwardAddsUpManyRowsPerBlock) {
   }
 }
 
+TEST_P(RmsNormTest, FewRowsAndMoreAgreeWithDouble) {
+  // One kernel for few rows, in the widths that it takes; then a persistent grid.
+  for (const DTypes& dtypes : kDTypes) {
+    for (const int64_t hidden : {8, 64, 1000, 1536, 4096, 5120, 8192}) {
+      for (const int64_t rows : {64, 1030}) {
+        if (rows > 64 && (!IsGpu() || dtypes.x == FB_F16) && hidden > 64) continue;
+        const Case c = {.rows = rows,
+                        .hidden = hidden,
+                        .x_dtype = dtypes.x,
+                        .weight_dtype = dtypes.weight,
+                        .casting = hidden == 4096 ? FB_CASTING_GEMMA : FB_CASTING_LLAMA,
+                        .offset = hidden == 4096 ? 1.0 : 0.0};
+        ExpectForward(c);
+        ExpectBackward(c);
+      }
+    }
+  }
+}
+
 TEST_P(RmsNormTest, BackwardSumsZeroRowsToZero) {
   const Case c = {.rows = 0, .hidden = 64};
   const FbRmsNormParams params = c.params();

@@ -63,6 +63,17 @@ TEST_P(SwigluTest, BothPhasesAgreeWithDoubleOnAllDTypesAndShapes) {
   }
 }
 
+TEST_P(SwigluTest, FewElementsAndMoreAgreeWithDouble) {
+  // On the GPU the most that the kernel for few takes, and one run more than that.
+  for (const int64_t runs : {131072, 131073}) {
+    for (const int32_t dtype : {FB_F32, FB_BF16}) {
+      const Case c = {.rows = 1, .cols = runs * (dtype == FB_F32 ? 4 : 8), .dtype = dtype};
+      ExpectForward(c);
+      ExpectBackward(c);
+    }
+  }
+}
+
 TEST_P(SwigluTest, RowsMayLieApartOverlapOrBeOne) {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     // 128: gate is the first half of a packed tensor. 65 and 0: no runs; one row for all.
