@@ -19,11 +19,11 @@ struct Targets {
   int32_t rows;
 };
 
-// One block. Numbers of rows are exact in f32.
+// One block. A thread adds up to 32 rows in f32, the block in double.
 template <typename Index>
 __global__ void __launch_bounds__(kThreads)
     InverseDivisorKernel(const __grid_constant__ Targets of, float* inverse) {
-  __shared__ float shared[kMaxWarps];
+  __shared__ double shared[kMaxWarps];
   WaitForPredecessor();
   const auto* const target = static_cast<const Index*>(of.target);
   float sum = 0.0f;
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t column = at < 0 ? 0 : at < of.classes ? at : of.classes - 1;
     sum += of.class_weight == nullptr ? 1.0f : of.class_weight[column];
   }
-  sum = BlockReduce(sum, Sum(), 0.0f, shared);
-  if (threadIdx.x == 0) *inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const double total = BlockReduce(static_cast<double>(sum), Sum(), 0.0, shared);
+  if (threadIdx.x == 0) *inverse = total == 0.0 ? 0.0f : static_cast<float>(1.0 / total);
 }
 
 struct RowValues {
@@ -49,9 +49,9 @@ struct RowValues {
 // One block.
 static __global__ void __launch_bounds__(kThreads)
     TotalKernel(const __grid_constant__ RowValues of, float* total, float* z_total) {
-  __shared__ float shared[2][kMaxWarps];
+  __shared__ double shared[2][kMaxWarps];
   WaitForPredecessor();
-  const float factor = of.factor == nullptr ? 1.0f : *of.factor;
+  const double factor = of.factor == nullptr ? 1.0 : static_cast<double>(*of.factor);
   float loss = 0.0f;
   float z_loss = 0.0f;
 #pragma unroll 4
@@ -59,11 +59,11 @@ static __global__ void __launch_bounds__(kThreads)
     loss += of.loss[row];
     if (of.z_loss != nullptr) z_loss += of.z_loss[row];
   }
-  loss = BlockReduce(loss, Sum(), 0.0f, shared[0]);
-  z_loss = BlockReduce(z_loss, Sum(), 0.0f, shared[1]);
+  const double loss_sum = BlockReduce(static_cast<double>(loss), Sum(), 0.0, shared[0]);
+  const double z_sum = BlockReduce(static_cast<double>(z_loss), Sum(), 0.0, shared[1]);
   if (threadIdx.x > 0) return;
-  *total = loss * factor;
-  if (z_total != nullptr) *z_total = z_loss * factor;
+  *total = static_cast<float>(loss_sum * factor);
+  if (z_total != nullptr) *z_total = static_cast<float>(z_sum * factor);
 }
 
 // As many as there are, whatever else is wrong with the tensor.

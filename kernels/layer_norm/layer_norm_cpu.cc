@@ -33,7 +33,8 @@ void ForwardRow(const ForwardCall& f, int64_t row) {
     const int64_t n = BlockLength(at, f.hidden);
     AddValues(ViewBlock(x + at, buffer, n), n, lanes);
   }
-  const float mean = SumLanes(lanes) / static_cast<float>(f.hidden);
+  const auto hidden = static_cast<double>(f.hidden);
+  const auto mean = static_cast<float>(SumLanes(lanes) / hidden);
 
   // The first mean is off where values are many and large; what is left over it is its error.
   float left[kLanes] = {};
@@ -45,9 +46,10 @@ void ForwardRow(const ForwardCall& f, int64_t row) {
     AddValues(buffer, n, left);
     AddProducts(buffer, buffer, n, squares);
   }
-  const float shift = SumLanes(left) / static_cast<float>(f.hidden);
-  const float variance = SumLanes(squares) / static_cast<float>(f.hidden) - shift * shift;
-  const float rstd = 1.0f / std::sqrt((variance > 0.0f ? variance : 0.0f) + f.eps);
+  const double exact_shift = SumLanes(left) / hidden;
+  const auto shift = static_cast<float>(exact_shift);
+  const double variance = SumLanes(squares) / hidden - exact_shift * exact_shift;
+  const float rstd = ReciprocalRoot(variance > 0.0 ? variance : 0.0, f.eps);
   if (!IsAbsent(f.mean)) static_cast<float*>(f.mean.data)[row] = mean + shift;
   if (!IsAbsent(f.rstd)) static_cast<float*>(f.rstd.data)[row] = rstd;
 
@@ -92,8 +94,9 @@ RowMeans MeansOf(const BackwardCall& b, int64_t row, float mean, float rstd) {
     AddValues(g, n, sums);
     AddProducts(g, x_buffer, n, products);
   }
-  const auto hidden = static_cast<float>(b.hidden);
-  return {SumLanes(sums) / hidden, SumLanes(products) / hidden};
+  const auto hidden = static_cast<double>(b.hidden);
+  return {static_cast<float>(SumLanes(sums) / hidden),
+          static_cast<float>(SumLanes(products) / hidden)};
 }
 
 // dx of a row if wanted, and its parts of dweight and dbias added to [hidden] unless NULL.

@@ -1,16 +1,17 @@
-// What the kernels of modulated_rms_norm's backward share: their arguments, what dy is multiplied
-// with, and where the sums of a slice go.
+// What the kernels of modulated_rms_norm's backward share: their arguments, the rows of a slice,
+// what dy is multiplied with, and where the sums of a slice go.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_BACKWARD_ARGS_CUH_
 #define KERNELS_MODULATED_RMS_NORM_BACKWARD_ARGS_CUH_
 
+#include "kernels/common/quotient.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
 
 namespace fuseboard::modulated_rms_norm {
 
-// Rows of sums, one per slice; of a dtype known at run time in the packed kernel, f32 in the other.
-struct Sums {
+// A result in rows of hidden elements.
+struct Result {
   void* base;  // Or NULL: not needed.
   int32_t dtype;
 };
@@ -22,9 +23,11 @@ struct BackwardArgs {
   const void* scale;
   const float* rstd;
   void* dx;  // Or NULL.
-  Sums dscale;
-  Sums dshift;
-  float* dweight;  // Rows of sums too; or NULL.
+  Result dscale;
+  Result dshift;
+  Result dweight;
+  float* dy_normed_sums;  // [slices of a group, groups, hidden]; or NULL: not needed.
+  float* dy_sums;         // Likewise.
   int64_t dy_stride;
   int64_t x_stride;
   int64_t dx_stride;
@@ -33,18 +36,27 @@ struct BackwardArgs {
   int32_t scale_dtype;
   int32_t stages;
   bool shared_factor;
+  bool direct;  // A group is a slice, whose sums the main kernel makes dscale and dshift of.
   int64_t groups;
   int64_t group_rows;
   Slices slices;
   rms_norm::Norm norm;
 };
 
-__device__ __forceinline__ Slice SliceOf(const BackwardArgs& args, int64_t index) {
-  const int64_t group = index / args.slices.per_group;
+// Rows `begin`, `begin` + args.slices.per_group, ... before `end`: those of a group's slices are
+// read together, as memory has them. Row `sums` of the sums is that of the slice.
+struct SliceRows {
+  int64_t group;
+  int64_t begin;
+  int64_t end;
+  int64_t sums;
+};
+
+__device__ __forceinline__ SliceRows RowsOf(const BackwardArgs& args, int64_t index) {
+  const int64_t group = Quotient(index, args.slices.per_group);
   const int64_t slice = index - group * args.slices.per_group;
-  const int64_t begin = group * args.group_rows + slice * args.slices.rows;
-  const int64_t end = min(begin + args.slices.rows, (group + 1) * args.group_rows);
-  return {group, begin, end, slice * args.groups + group};
+  const int64_t begin = group * args.group_rows;
+  return {group, begin + slice, begin + args.group_rows, slice * args.groups + group};
 }
 
 // offset + weight.
@@ -79,28 +91,34 @@ __device__ __forceinline__ void LoadFactor(const BackwardArgs& args, int64_t gro
   for (int i = 0; i < kLanes; ++i) out[i] *= weight[i];
 }
 
-// What a slice adds up to, in `kLanes` columns from `column` on, as the gradients want it.
+// dscale and dshift of a group, in `kLanes` columns from `column` on, of its sums.
 template <int kLanes>
-__device__ __forceinline__ void StoreSums(const BackwardArgs& args, const Slice& slice,
-                                          int64_t column, const float (&dy_normed)[kLanes],
-                                          const float (&dy)[kLanes]) {
-  const int64_t at = slice.sums * args.norm.hidden + column;
+__device__ __forceinline__ void StoreResults(const BackwardArgs& args, int64_t group,
+                                             int64_t column, const float (&dy_normed)[kLanes],
+                                             const float (&dy)[kLanes]) {
+  const int64_t at = group * args.norm.hidden + column;
   if (args.dshift.base != nullptr) {
     StoreFloatsOf<kLanes>(args.dshift.dtype, args.dshift.base, at, dy);
   }
-  float factor[kLanes];
-  if (args.dscale.base != nullptr) {
-    LoadWeight<kLanes>(args, column, factor);
+  if (args.dscale.base == nullptr) return;
+  float dscale[kLanes];
+  LoadWeight<kLanes>(args, column, dscale);
 #pragma unroll
-    for (int i = 0; i < kLanes; ++i) factor[i] *= dy_normed[i];
-    StoreFloatsOf<kLanes>(args.dscale.dtype, args.dscale.base, at, factor);
+  for (int i = 0; i < kLanes; ++i) dscale[i] *= dy_normed[i];
+  StoreFloatsOf<kLanes>(args.dscale.dtype, args.dscale.base, at, dscale);
+}
+
+// What a slice adds up to.
+template <int kLanes>
+__device__ __forceinline__ void StoreSums(const BackwardArgs& args, const SliceRows& slice,
+                                          int64_t column, const float (&dy_normed)[kLanes],
+                                          const float (&dy)[kLanes]) {
+  const int64_t at = slice.sums * args.norm.hidden + column;
+  if (args.dy_normed_sums != nullptr) {
+    StoreFloats<float, kLanes>(args.dy_normed_sums + at, dy_normed);
   }
-  if (args.dweight != nullptr) {
-    LoadOnePlusScale<kLanes>(args, slice.group, column, factor);
-#pragma unroll
-    for (int i = 0; i < kLanes; ++i) factor[i] *= dy_normed[i];
-    StoreFloats<float, kLanes>(args.dweight + at, factor);
-  }
+  if (args.dy_sums != nullptr) StoreFloats<float, kLanes>(args.dy_sums + at, dy);
+  if (args.direct) StoreResults<kLanes>(args, slice.group, column, dy_normed, dy);
 }
 
 }  // namespace fuseboard::modulated_rms_norm

@@ -2,11 +2,11 @@
 #include <utility>
 
 #include "kernels/common/launch.cuh"
-#include "kernels/common/sum_partials.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward_slices.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
 
 namespace fuseboard::modulated_rms_norm {
 namespace {
@@ -37,14 +37,16 @@ Kernel SelectKernel(int32_t x_dtype, bool same_dy, int packs) {
 }
 
 template <typename X, typename DY>
-Kernel SelectSlicesKernel(bool cluster) {
+Kernel SelectSlicesKernel(int packs, bool cluster) {
+  if (packs == 2) return BackwardSlicesKernel<X, DY, 2, false>;
   return cluster ? BackwardSlicesKernel<X, DY, 4, true> : BackwardSlicesKernel<X, DY, 4, false>;
 }
 
-Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, bool cluster) {
+Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, int packs, bool cluster) {
   return DispatchFloat(x_dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return same_dy ? SelectSlicesKernel<X, X>(cluster) : SelectSlicesKernel<X, float>(cluster);
+    return same_dy ? SelectSlicesKernel<X, X>(packs, cluster)
+                   : SelectSlicesKernel<X, float>(packs, cluster);
   });
 }
 
@@ -71,16 +73,15 @@ struct Plan {
   Slices slices;
   int64_t slice_count;
   int64_t blocks;
-  bool direct;  // dscale and dshift are written by the main kernel.
-  int64_t dscale;
-  int64_t dshift;
-  int64_t dweight;
+  bool direct;
+  bool dy_normed_sums;  // Wanted in the workspace.
+  bool dy_sums;
   int64_t floats;
 };
 
 Slices CutSlices(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   return SelectSlices(b.groups, b.group_rows, policy.rows_per_block,
-                      Resident(policy, call.sm_count));
+                      Resident(policy, call.sm_count), !IsAbsent(b.dweight));
 }
 
 // Fills in the policy, the kernel and the slices.
@@ -107,44 +108,46 @@ Plan PlanOf(const FbCall& call, const BackwardCall& b) {
   plan.slice_count = b.groups * plan.slices.per_group;
   plan.blocks = rms_norm::BackwardBlocks(plan.policy, plan.slice_count * rows, call.sm_count);
   plan.direct = plan.policy.packs != 0 && plan.slices.per_group == 1;
-  const auto take = [&](bool wanted) {
-    const int64_t at = plan.floats;
-    if (wanted) plan.floats += plan.slice_count * b.norm.hidden;
-    return at;
-  };
-  plan.dscale = take(!plan.direct && !IsAbsent(b.dscale));
-  plan.dshift = take(!plan.direct && !IsAbsent(b.dshift));
-  plan.dweight = take(!IsAbsent(b.dweight));
+  plan.dy_normed_sums = !IsAbsent(b.dweight) || (!plan.direct && !IsAbsent(b.dscale));
+  plan.dy_sums = !plan.direct && !IsAbsent(b.dshift);
+  plan.floats = plan.slice_count * b.norm.hidden * (plan.dy_normed_sums + plan.dy_sums);
   return plan;
 }
 
-int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan, float* workspace) {
-  const auto sums_of = [&](const FbTensor& result, int64_t at) -> Sums {
-    if (IsAbsent(result)) return {nullptr, FB_F32};
-    return plan.direct ? Sums{result.data, result.dtype} : Sums{workspace + at, FB_F32};
+BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
+  const auto result_of = [](const FbTensor& tensor) -> Result {
+    return {IsAbsent(tensor) ? nullptr : tensor.data, tensor.dtype};
   };
+  const int64_t dy_sums = plan.dy_normed_sums ? plan.slice_count * b.norm.hidden : 0;
+  return {.dy = b.dy.data,
+          .x = b.x.data,
+          .weight = IsAbsent(b.weight) ? nullptr : b.weight.data,
+          .scale = b.scale.data,
+          .rstd = static_cast<const float*>(b.rstd.data),
+          .dx = IsAbsent(b.dx) ? nullptr : b.dx.data,
+          .dscale = result_of(b.dscale),
+          .dshift = result_of(b.dshift),
+          .dweight = result_of(b.dweight),
+          .dy_normed_sums = plan.dy_normed_sums ? workspace : nullptr,
+          .dy_sums = plan.dy_sums ? workspace + dy_sums : nullptr,
+          .dy_stride = b.dy.stride[0],
+          .x_stride = b.x.stride[0],
+          .dx_stride = b.dx.stride[0],
+          .scale_stride = b.scale.stride[0],
+          .weight_dtype = b.weight.dtype,
+          .scale_dtype = b.scale.dtype,
+          .stages = plan.policy.stages,
+          .shared_factor = plan.policy.shared_weight,
+          .direct = plan.direct,
+          .groups = b.groups,
+          .group_rows = b.group_rows,
+          .slices = plan.slices,
+          .norm = b.norm};
+}
+
+int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
+                   const BackwardArgs& args) {
   const Policy& policy = plan.policy;
-  const BackwardArgs args = {.dy = b.dy.data,
-                             .x = b.x.data,
-                             .weight = IsAbsent(b.weight) ? nullptr : b.weight.data,
-                             .scale = b.scale.data,
-                             .rstd = static_cast<const float*>(b.rstd.data),
-                             .dx = IsAbsent(b.dx) ? nullptr : b.dx.data,
-                             .dscale = sums_of(b.dscale, plan.dscale),
-                             .dshift = sums_of(b.dshift, plan.dshift),
-                             .dweight = IsAbsent(b.dweight) ? nullptr : workspace + plan.dweight,
-                             .dy_stride = b.dy.stride[0],
-                             .x_stride = b.x.stride[0],
-                             .dx_stride = b.dx.stride[0],
-                             .scale_stride = b.scale.stride[0],
-                             .weight_dtype = b.weight.dtype,
-                             .scale_dtype = b.scale.dtype,
-                             .stages = policy.stages,
-                             .shared_factor = policy.shared_weight,
-                             .groups = b.groups,
-                             .group_rows = b.group_rows,
-                             .slices = plan.slices,
-                             .norm = b.norm};
   const int64_t shared_bytes =
       policy.packs == 0 ? 0 : rms_norm::BackwardSharedBytes(policy, BytesOf(b.x), BytesOf(b.dy));
   const LaunchShape shape = {.blocks = plan.blocks,
@@ -153,8 +156,9 @@ int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan, 
                              .shared_bytes = static_cast<int>(shared_bytes),
                              .stream = static_cast<cudaStream_t>(call.stream)};
   const bool same_dy = b.dy.dtype == b.x.dtype;
-  const Kernel kernel = plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.cluster > 1)
-                                       : SelectKernel(b.x.dtype, same_dy, policy.packs);
+  const Kernel kernel =
+      plan.by_slices ? SelectSlicesKernel(b.x.dtype, same_dy, policy.packs, policy.cluster > 1)
+                     : SelectKernel(b.x.dtype, same_dy, policy.packs);
   return LaunchKernel(kernel, shape, args);
 }
 
@@ -167,26 +171,13 @@ uint64_t BackwardCudaWorkspace(const FbCall* call) {
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
   const BackwardCall b = BackwardOf(*call);
   const Plan plan = PlanOf(*call, b);
-  auto* sums = static_cast<float*>(workspace);
-  const int64_t hidden = b.norm.hidden;
-  bool dependent = call->sm >= 90;
+  const BackwardArgs args = ArgsOf(b, plan, static_cast<float*>(workspace));
   if (plan.slice_count > 0) {
-    if (const int32_t error = LaunchMain(*call, b, plan, sums)) return error;
-  } else {
-    dependent = false;
+    if (const int32_t error = LaunchMain(*call, b, plan, args)) return error;
   }
-  // The first of these may be scheduled before the main kernel has ended.
-  const auto finish = [&](const FbTensor& out, int64_t at, int64_t count, int64_t cols) {
-    if (IsAbsent(out) || cols == 0) return cudaSuccess;
-    const bool early = std::exchange(dependent, false);
-    return LaunchSumPartials(sums + at, count, cols, out, early, call->stream);
-  };
-  if (!plan.direct) {
-    const int64_t count = plan.slices.per_group;
-    if (const auto error = finish(b.dscale, plan.dscale, count, b.groups * hidden)) return error;
-    if (const auto error = finish(b.dshift, plan.dshift, count, b.groups * hidden)) return error;
-  }
-  return finish(b.dweight, plan.dweight, plan.slice_count, hidden);
+  if (!plan.dy_normed_sums && !plan.dy_sums) return cudaSuccess;
+  // May be scheduled before the main kernel has ended.
+  return LaunchGroupSums(args, call->sm >= 90 && plan.slice_count > 0, call->stream);
 }
 
 int32_t LoadBackwardKernels() {
@@ -198,13 +189,14 @@ int32_t LoadBackwardKernels() {
       }
     }
     for (const bool same_dy : {true, false}) {
-      for (const bool cluster : {true, false}) {
-        const cudaError_t error = LoadKernel(SelectSlicesKernel(dtype, same_dy, cluster), true);
+      for (const auto& [packs, cluster] : {std::pair{2, false}, {4, false}, {4, true}}) {
+        const cudaError_t error =
+            LoadKernel(SelectSlicesKernel(dtype, same_dy, packs, cluster), true);
         if (error != cudaSuccess) return error;
       }
     }
   }
-  return LoadSumPartials();
+  return LoadKernel(GroupSumsKernel);
 }
 
 }  // namespace fuseboard::modulated_rms_norm

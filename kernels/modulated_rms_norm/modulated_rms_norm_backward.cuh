@@ -35,12 +35,12 @@ struct RowCursor {
   __device__ void Enter(const BackwardArgs& args) {
     base = end = 0;
     if (index >= count) return;
-    const Slice slice = SliceOf(args, index);
+    const SliceRows slice = RowsOf(args, index);
     base = slice.begin;
     end = slice.end;
   }
   __device__ void Advance(const BackwardArgs& args) {
-    base += blockDim.y;
+    base += args.slices.per_group * blockDim.y;
     if (base < end || index >= count) return;
     index += step;
     Enter(args);
@@ -92,8 +92,10 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
   const int64_t slice_count = args.groups * args.slices.per_group;
 
   RowCursor ahead(args, int64_t{blockIdx.x} / cluster, slice_step);
+  const int64_t own = args.slices.per_group * threadIdx.y;
+  const int64_t row_step = args.slices.per_group * blockDim.y;
   const auto fetch = [&](int stage, int p, int pack) {
-    const int64_t row = ahead.base + threadIdx.y;
+    const int64_t row = ahead.base + own;
     if (row >= ahead.end || pack >= row_packs) return;
     ring.Fetch(stage, p, static_cast<const X*>(args.x) + row * args.x_stride,
                static_cast<const DY*>(args.dy) + row * args.dy_stride, nullptr, pack);
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
   int stage = 0;
   uint32_t turn = 0;
   for (int64_t index = int64_t{blockIdx.x} / cluster; index < slice_count; index += slice_step) {
-    const Slice slice = SliceOf(args, index);
+    const SliceRows slice = RowsOf(args, index);
     if (args.shared_factor) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
@@ -130,8 +132,8 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
 
     float dy_normed_sum[kPacks][kLanes] = {};
     float dy_sum[kPacks][kLanes] = {};
-    for (int64_t base = slice.begin; base < slice.end; base += blockDim.y) {
-      const int64_t row = base + threadIdx.y;
+    for (int64_t base = slice.begin; base < slice.end; base += row_step) {
+      const int64_t row = base + own;
       const bool active = row < slice.end;
       const float rstd = active ? args.rstd[row] : 0.0f;
       rms_norm::WaitForStage(stages);
@@ -201,26 +203,22 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
 }
 
 // Any alignment and width, element by element; each row is read twice, the second time from L1 or
-// L2, and the sums are added up in memory: those of dy * n where dscale or dweight goes.
-// blockDim = threads per row. REQUIRES: sums in f32.
+// L2, and the sums are added up in memory. blockDim = threads per row. REQUIRES: not direct.
 template <typename X, typename DY>
 __global__ void __launch_bounds__(512) BackwardLoopingKernel(const BackwardArgs args) {
   __shared__ rms_norm::RowSumStorage<false> sums;
   AllowDependentLaunch();
   const int64_t hidden = args.norm.hidden;
   const int64_t slice_count = args.groups * args.slices.per_group;
-  auto* dscale = static_cast<float*>(args.dscale.base);
-  auto* dshift = static_cast<float*>(args.dshift.base);
-  float* dy_normed_sums = dscale != nullptr ? dscale : args.dweight;
   uint32_t turn = 0;
   for (int64_t index = blockIdx.x; index < slice_count; index += gridDim.x) {
-    const Slice slice = SliceOf(args, index);
+    const SliceRows slice = RowsOf(args, index);
     const int64_t at = slice.sums * hidden;
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
-      if (dy_normed_sums != nullptr) dy_normed_sums[at + i] = 0.0f;
-      if (dshift != nullptr) dshift[at + i] = 0.0f;
+      if (args.dy_normed_sums != nullptr) args.dy_normed_sums[at + i] = 0.0f;
+      if (args.dy_sums != nullptr) args.dy_sums[at + i] = 0.0f;
     }
-    for (int64_t row = slice.begin; row < slice.end; ++row, ++turn) {
+    for (int64_t row = slice.begin; row < slice.end; row += args.slices.per_group, ++turn) {
       const X* x = static_cast<const X*>(args.x) + row * args.x_stride;
       const DY* dy = static_cast<const DY*>(args.dy) + row * args.dy_stride;
       const float rstd = args.rstd[row];
@@ -250,14 +248,9 @@ __global__ void __launch_bounds__(512) BackwardLoopingKernel(const BackwardArgs 
           StoreFloats<X, 1>(static_cast<X*>(args.dx) + row * args.dx_stride + i, dx);
         }
         if (args.norm.round_normed) RoundFloats<X>(xs);
-        if (dy_normed_sums != nullptr) dy_normed_sums[at + i] += dys[0] * xs[0];
-        if (dshift != nullptr) dshift[at + i] += dys[0];
+        if (args.dy_normed_sums != nullptr) args.dy_normed_sums[at + i] += dys[0] * xs[0];
+        if (args.dy_sums != nullptr) args.dy_sums[at + i] += dys[0];
       }
-    }
-    for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
-      const float dy_normed[1] = {dy_normed_sums != nullptr ? dy_normed_sums[at + i] : 0.0f};
-      const float dy[1] = {dshift != nullptr ? dshift[at + i] : 0.0f};
-      StoreSums<1>(args, slice, i, dy_normed, dy);
     }
   }
 }

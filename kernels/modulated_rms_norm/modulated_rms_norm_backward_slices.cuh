@@ -12,10 +12,13 @@ namespace fuseboard::modulated_rms_norm {
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters over slices.
 // REQUIRES: all rows in 16-byte runs; every slice has rows; 1 <= stages <= 3; dx; a factor in
 // shared memory.
-template <typename X, typename DY, int kPacks, bool kCluster>
-__global__ void __launch_bounds__(512, 1) BackwardSlicesKernel(const BackwardArgs args) {
+template <typename X, typename DY, int kPacks, bool kCluster,
+          bool kHolds = kPacks == 2 && sizeof(DY) == sizeof(X)>
+__global__ void __launch_bounds__(512, 1)
+    BackwardSlicesKernel(const __grid_constant__ BackwardArgs args) {
   using Blocks = RowBlocks<kCluster>;
   using Ring = rms_norm::BackwardRing<X, DY, /*kAdd=*/false, kPacks>;
+  using Held = rms_norm::HeldRow<X, DY, /*kAdd=*/false, kPacks, kHolds>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ rms_norm::RowSumStorage<kCluster> sums;
@@ -29,6 +32,7 @@ __global__ void __launch_bounds__(512, 1) BackwardSlicesKernel(const BackwardArg
   const int step = static_cast<int>(blockDim.x * Blocks::Size());
   const float inverse_hidden = 1.0f / static_cast<float>(args.norm.hidden);
   const int64_t slice_count = args.groups * args.slices.per_group;
+  const int64_t row_step = args.slices.per_group * blockDim.y;
   const auto fetch = [&](int stage, int p, int64_t row, int pack) {
     ring.Fetch(stage, p, static_cast<const X*>(args.x) + row * args.x_stride,
                static_cast<const DY*>(args.dy) + row * args.dy_stride, nullptr, pack);
@@ -37,16 +41,19 @@ __global__ void __launch_bounds__(512, 1) BackwardSlicesKernel(const BackwardArg
 
   uint32_t turn = 0;
   for (int64_t index = Blocks::Index(); index < slice_count; index += Blocks::Count()) {
-    const Slice slice = SliceOf(args, index);
+    const SliceRows slice = RowsOf(args, index);
+    int64_t row = slice.begin + args.slices.per_group * threadIdx.y;
     for (int stage = 0; stage < stages; ++stage) {
-      const int64_t row = slice.begin + stage * static_cast<int>(blockDim.y) + threadIdx.y;
+      const int64_t ahead = row + stage * row_step;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         const int pack = first + p * step;
-        if (row < slice.end && pack < row_packs) fetch(stage, p, row, pack);
+        if (ahead < slice.end && pack < row_packs) fetch(stage, p, ahead, pack);
       }
       CopyAsyncCommit();
     }
+    const auto rstd_of = [&](int64_t of) { return of < slice.end ? args.rstd[of] : 0.0f; };
+    float next_rstd = rstd_of(row);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
@@ -59,35 +66,43 @@ __global__ void __launch_bounds__(512, 1) BackwardSlicesKernel(const BackwardArg
     float dy_normed_sum[kPacks][kLanes] = {};
     float dy_sum[kPacks][kLanes] = {};
     int stage = 0;
-    for (int64_t base = slice.begin; base < slice.end; base += blockDim.y, ++turn) {
-      const int64_t row = base + threadIdx.y;
+    for (int64_t base = slice.begin; base < slice.end; base += row_step, row += row_step, ++turn) {
       const int end = row < slice.end ? row_packs : 0;
-      const float rstd = row < slice.end ? args.rstd[row] : 0.0f;
+      const float rstd = next_rstd;
+      next_rstd = rstd_of(row + row_step);
       rms_norm::WaitForStage(stages);
+      const int64_t next = row + stages * row_step;
+      Held held;
       float dot = 0.0f;
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        if (first + p * step >= end) continue;
-        float x[kLanes], dy[kLanes], factor[kLanes];
-        Unpack<X, kLanes>(ring.RowX(stage, p), x);
-        Unpack<DY, kLanes>(ring.RowDy(stage, p), dy);
-        ring.LoadFloatRow(stages, p, ring.thread, factor);
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) dot += dy[i] * factor[i] * x[i];
-      }
-      const float sum = rms_norm::RowSum<kCluster>(dot * rstd, &sums, turn);
-      const float slope = -rstd * (sum * inverse_hidden);  // dx = rstd * (g + x * slope).
-
-      const int64_t next = row + stages * static_cast<int>(blockDim.y);
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         const int pack = first + p * step;
         if (pack >= end) continue;
+        held.Take(ring, stage, p, /*has_dsum=*/false);
+        if (kHolds && next < slice.end) fetch(stage, p, next, pack);
         float x[kLanes], dy[kLanes], factor[kLanes];
-        Unpack<X, kLanes>(ring.RowX(stage, p), x);
-        Unpack<DY, kLanes>(ring.RowDy(stage, p), dy);
+        held.LoadX(p, x);
+        held.LoadDy(p, dy);
         ring.LoadFloatRow(stages, p, ring.thread, factor);
-        if (next < slice.end) fetch(stage, p, next, pack);
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) dot += dy[i] * factor[i] * x[i];
+      }
+      if constexpr (kHolds) CopyAsyncCommit();
+      const float sum = rms_norm::RowSum<kCluster>(dot * rstd, &sums, turn);
+      const float slope = -rstd * (sum * inverse_hidden);  // dx = rstd * (g + x * slope).
+
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int pack = first + p * step;
+        if (pack >= end) continue;
+        if constexpr (!kHolds) {
+          held.Take(ring, stage, p, /*has_dsum=*/false);
+          if (next < slice.end) fetch(stage, p, next, pack);
+        }
+        float x[kLanes], dy[kLanes], factor[kLanes];
+        held.LoadX(p, x);
+        held.LoadDy(p, dy);
+        ring.LoadFloatRow(stages, p, ring.thread, factor);
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) factor[i] = rstd * fmaf(x[i], slope, dy[i] * factor[i]);
         X* dx = static_cast<X*>(args.dx) + row * args.dx_stride;
@@ -100,7 +115,7 @@ __global__ void __launch_bounds__(512, 1) BackwardSlicesKernel(const BackwardArg
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) dy_sum[p][i] += dy[i];
       }
-      CopyAsyncCommit();
+      if constexpr (!kHolds) CopyAsyncCommit();
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
 

@@ -52,24 +52,16 @@ inline BackwardCall BackwardOf(const FbCall& call) {
 // the slices are, in order. A slice has rows unless there are none at all.
 struct Slices {
   int64_t per_group;
-  int64_t rows;  // Of all but the last of a group, which may have fewer.
+  int64_t rows;  // At most.
 
   friend constexpr bool operator==(const Slices&, const Slices&) = default;
 };
 
+// Of rows that follow one another: all but the last slice have `rows`.
 constexpr Slices SlicesOf(int64_t group_rows, int64_t per_group) {
   const int64_t rows = (group_rows + per_group - 1) / per_group;
   return {rows == 0 ? 1 : (group_rows + rows - 1) / rows, rows};
 }
-
-// One slice of one group. Its sums are row `sums` of [slices of a group, groups] of them, so that
-// those of equal number lie one after the other.
-struct Slice {
-  int64_t group;
-  int64_t begin;  // Rows.
-  int64_t end;
-  int64_t sums;
-};
 
 }  // namespace fuseboard::modulated_rms_norm
 

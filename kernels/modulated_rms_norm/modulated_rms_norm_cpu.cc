@@ -37,6 +37,15 @@ struct Sums {
 // Not std::min, of which the builds for all instruction sets would share one.
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// One slice of one group. Its sums are row `sums` of [slices of a group, groups] of them, so that
+// those of equal number lie one after the other.
+struct Slice {
+  int64_t group;
+  int64_t begin;  // Rows.
+  int64_t end;
+  int64_t sums;
+};
+
 Slice SliceOf(const BackwardCall& b, const Slices& slices, int64_t index) {
   const int64_t group = index / slices.per_group;
   const int64_t slice = index % slices.per_group;
@@ -70,7 +79,7 @@ float MeanProduct(const BackwardCall& b, int64_t group, int64_t row) {
     for (int64_t i = 0; i < n; ++i) x_buffer[i] = xs[i] * rstd;
     AddProducts(product, x_buffer, n, lanes);
   }
-  return SumLanes(lanes) / static_cast<float>(b.norm.hidden);
+  return static_cast<float>(SumLanes(lanes) / static_cast<double>(b.norm.hidden));
 }
 
 // What a block of columns of a slice adds up to.

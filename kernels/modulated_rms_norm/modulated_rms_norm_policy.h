@@ -29,20 +29,37 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   return fits() ? policy : rms_norm::Policy{};
 }
 
-// Packs of a thread, and threads, of the forward kernel for a row to a block; 0 threads: not made
-// for rows of this many packs. H200, bf16, a row of scale to 1,024 rows: H 1024 and 2048 89 %, H
-// 4096 83 % (2 packs 80 %), H 5120 78 % (67 %), H 8192 82 % (67 %); H 16384 65 %, the general
-// kernel 67 %.
-inline constexpr int kRowPacks = 4;
-inline constexpr int kRowWarps = 8;  // At most; there is a form for 2, too.
-constexpr int SelectRowThreads(int64_t row_packs) {
-  if (row_packs <= 64 || row_packs > kRowWarps * rms_norm::kWarp * kRowPacks) return 0;
-  return static_cast<int>(rms_norm::CeilDiv(row_packs, rms_norm::kWarp * kRowPacks)) *
+// The forms of the forward kernel for some rows of a group to a block: packs of a thread, warps at
+// most, rows. Rows that share a block share what they are multiplied with and have one barrier.
+// H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows 93.5 %, 4 rows (80 registers) 91.9 %, 4 packs
+// and 1 row 82.1 %, 4 packs and 2 rows 93.8 % with 128 registers; 81.9 % with 2 packs and 2 rows if
+// scale, shift and weight are asked for after the sums.
+struct RowsForm {
+  int packs;
+  int warps;
+  int rows;
+
+  friend constexpr bool operator==(const RowsForm&, const RowsForm&) = default;
+};
+inline constexpr RowsForm kOneRow = {4, 8, 1};
+inline constexpr RowsForm kTwoRows = {2, 8, 2};
+inline constexpr RowsForm kTwoWideRows = {4, 8, 2};
+
+// {} where there is none: rows of few packs or very many.
+constexpr RowsForm SelectRowsForm(int64_t row_packs, int64_t group_rows) {
+  if (row_packs <= 64 || row_packs > kOneRow.warps * rms_norm::kWarp * kOneRow.packs) return {};
+  if (group_rows == 1) return kOneRow;
+  return row_packs <= kTwoRows.warps * rms_norm::kWarp * kTwoRows.packs ? kTwoRows : kTwoWideRows;
+}
+
+constexpr int ThreadsOf(const RowsForm& form, int64_t row_packs) {
+  return static_cast<int>(rms_norm::CeilDiv(row_packs, rms_norm::kWarp * form.packs)) *
          rms_norm::kWarp;
 }
 
-// The backward for slices of many rows, whose blocks keep less in registers: 4 packs, as
-// layer_norm's.
+// The backward for slices of many rows. One block to a multiprocessor leaves fewest sums of slices.
+// H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows to a block 85.3 %, 1 row and two blocks 79.6 %,
+// 4 packs 76 %.
 constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x_bytes,
                                                 int dy_bytes) {
   using rms_norm::CutRow;
@@ -53,8 +70,7 @@ constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x
     policy = CutRow(row_packs, 4, rms_norm::kWarp, 1, 128);
     blocks = 3;
   } else if (row_packs <= 512) {
-    policy = CutRow(row_packs, 4, 128, 1, 256);
-    blocks = 2;
+    policy = CutRow(row_packs, 2, 256, 1, 512);
   } else {
     policy = CutRow(row_packs, 4, 512, max_cluster, 512);
   }
@@ -90,20 +106,24 @@ constexpr int64_t Resident(const rms_norm::Policy& policy, int sm_count) {
 }
 
 // The cut of which the busiest block has least to do, in turns of rows_per_block rows. The end of a
-// slice counts as two of them.
+// slice counts as two of them; as three more, if there are several to a group, what adds them up,
+// unless dweight has that launched anyway.
 constexpr Slices SelectSlices(int64_t groups, int64_t group_rows, int rows_per_block,
-                              int64_t resident) {
+                              int64_t resident, bool has_dweight) {
   constexpr int64_t kMaxWaves = 4;
   constexpr int64_t kEndTurns = 2;
+  constexpr int64_t kSumTurns = 3;
   const int64_t most = rms_norm::CeilDiv(group_rows, rows_per_block);
-  Slices best = SlicesOf(group_rows, 1);
+  Slices best = {1, group_rows};
   int64_t best_turns = INT64_MAX;
   for (int64_t wave = 0; wave <= kMaxWaves && groups > 0; ++wave) {
     int64_t per_group = wave * resident / groups;
     per_group = per_group > most ? most : per_group;
-    const Slices slices = SlicesOf(group_rows, per_group < 1 ? 1 : per_group);
-    const int64_t rounds = rms_norm::CeilDiv(groups * slices.per_group, resident);
-    const int64_t turns = rounds * (rms_norm::CeilDiv(slices.rows, rows_per_block) + kEndTurns);
+    if (per_group < 1) per_group = 1;
+    const Slices slices = {per_group, rms_norm::CeilDiv(group_rows, per_group)};
+    const int64_t rounds = rms_norm::CeilDiv(groups * per_group, resident);
+    const int64_t turns = rounds * (rms_norm::CeilDiv(slices.rows, rows_per_block) + kEndTurns) +
+                          (per_group > 1 && !has_dweight ? kSumTurns : 0);
     if (turns >= best_turns) continue;
     best = slices;
     best_turns = turns;

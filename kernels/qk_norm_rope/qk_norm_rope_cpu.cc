@@ -17,6 +17,7 @@ namespace {
 
 using ::fuseboard::FB_CPU_ISA::RoundBlock;
 using rms_norm::FB_CPU_ISA::AddProducts;
+using rms_norm::FB_CPU_ISA::ReciprocalRoot;
 using rms_norm::FB_CPU_ISA::SumLanes;
 using rms_norm::FB_CPU_ISA::SumRowBlocks;
 
@@ -65,9 +66,8 @@ void LoadScale(const Call& call, const Side& side, int64_t head, const Span& spa
   }
 }
 
-float RstdOf(const Call& call, const Side& side, float squares) {
-  const float mean = squares / static_cast<float>(FeaturesOf(call, side));
-  return 1.0f / std::sqrt(mean + call.norm.eps);
+float RstdOf(const Call& call, const Side& side, double squares) {
+  return ReciprocalRoot(squares / static_cast<double>(FeaturesOf(call, side)), call.norm.eps);
 }
 
 template <typename X, typename Y>
@@ -168,7 +168,8 @@ void BackwardRow(const Call& call, const Side& side, const Position& at, const R
     });
   }
   const float rstd = RstdOf(call, side, SumLanes(squares));
-  const float mean = SumLanes(products) * rstd / static_cast<float>(FeaturesOf(call, side));
+  const auto mean = static_cast<float>(SumLanes(products) * static_cast<double>(rstd) /
+                                       static_cast<double>(FeaturesOf(call, side)));
   for (int64_t head = row.first; head < row.last; ++head) {
     float* dweight = sums;
     if (sums != nullptr && call.norm.all_heads) dweight += head * r.dim;

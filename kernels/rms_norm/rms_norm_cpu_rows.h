@@ -43,10 +43,16 @@ inline void AddProducts(const float* a, const float* b, int64_t n, float* lanes)
   for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * b[i];
 }
 
-inline float SumLanes(const float* lanes) {
-  float sum = 0.0f;
-  for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+// In double: 31 roundings one after the other would be the largest error of an fp32 norm, and one
+// that all elements of its row share.
+inline double SumLanes(const float* lanes) {
+  double sum = 0.0;
+  for (int lane = 0; lane < kLanes; ++lane) sum += static_cast<double>(lanes[lane]);
   return sum;
+}
+
+inline float ReciprocalRoot(double mean_square, float eps) {
+  return static_cast<float>(1.0 / std::sqrt(mean_square + static_cast<double>(eps)));
 }
 
 // offset + weight of [begin, begin + n) into `out`; ones without a weight.
@@ -117,8 +123,8 @@ void ForwardRow(const ForwardCall& f, int64_t row) {
     const float* values = ViewBlock(x + at, buffer, n);
     AddProducts(values, values, n, lanes);
   }
-  const float mean = SumLanes(lanes) / static_cast<float>(f.norm.hidden);
-  const float rstd = 1.0f / std::sqrt(mean + f.norm.eps);
+  const float rstd =
+      ReciprocalRoot(SumLanes(lanes) / static_cast<double>(f.norm.hidden), f.norm.eps);
   if (!IsAbsent(f.rstd)) static_cast<float*>(f.rstd.data)[row] = rstd;
 
   float weight[kBlock];
@@ -154,7 +160,7 @@ float MeanProduct(const BackwardCall& b, int64_t row, float rstd) {
     for (int64_t i = 0; i < n; ++i) x_buffer[i] = xs[i] * rstd;
     AddProducts(product, x_buffer, n, lanes);
   }
-  return SumLanes(lanes) / static_cast<float>(b.norm.hidden);
+  return static_cast<float>(SumLanes(lanes) / static_cast<double>(b.norm.hidden));
 }
 
 // dx of a row if wanted, and its part of dweight added to `dweight` [hidden] unless that is NULL.

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/common/dispatch.h"
+#include "kernels/common/quotient.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/rms_norm/rms_norm_call.h"
 #include "kernels/rms_norm/row_sum.cuh"
@@ -61,12 +62,6 @@ __device__ __forceinline__ void Scale(float (&v)[kLanes], float rstd, const Norm
   if (!has_weight) return;
 #pragma unroll
   for (int i = 0; i < kLanes; ++i) v[i] *= norm.offset + weight[i];
-}
-
-// In 32 bits where they are enough: a division in 64 is a hundred instructions.
-__device__ __forceinline__ int64_t GroupOf(int64_t row, int64_t group_rows) {
-  if (((row | group_rows) >> 32) != 0) return row / group_rows;
-  return static_cast<uint32_t>(row) / static_cast<uint32_t>(group_rows);
 }
 
 // (1 + scale) * v + shift.
@@ -174,7 +169,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 
   Y* y = static_cast<Y*>(args.y) + row * args.y_stride;
   [[maybe_unused]] int64_t group = 0;
-  if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);
+  if constexpr (kModulate) group = Quotient(row, args.modulation.group_rows);
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = first + p * step;
@@ -232,7 +227,7 @@ __global__ void __launch_bounds__(512)
     const float rstd = rsqrtf(sum * args.inverse_hidden + args.norm.eps);
     if (active && args.rstd != nullptr && threadIdx.x == 0) args.rstd[row] = rstd;
     [[maybe_unused]] int64_t group = 0;
-    if constexpr (kModulate) group = GroupOf(row, args.modulation.group_rows);
+    if constexpr (kModulate) group = Quotient(row, args.modulation.group_rows);
 
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {

@@ -139,9 +139,10 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter, kPieces>::kThreads,
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (p * kStep >= left_of_warp) break;
+        const int from = min(p * kStep, left - 1);  // Beyond may be what comes into the next slot.
         float x[kLanes], dy[kLanes], w[kLanes];
-        Unpack<X, kLanes>(pack_of(slot + p * kStep), x);
-        Unpack<X, kLanes>(pack_of(slot + cut.slot_packs + p * kStep), dy);
+        Unpack<X, kLanes>(pack_of(slot + from), x);
+        Unpack<X, kLanes>(pack_of(slot + cut.slot_packs + from), dy);
         Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
         if constexpr (kCenter) {
 #pragma unroll
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter, kPieces>::kThreads,
         }
         if (has_dsum) {
           float dsum[kLanes];
-          Unpack<X, kLanes>(pack_of(slot + 2 * cut.slot_packs + p * kStep), dsum);
+          Unpack<X, kLanes>(pack_of(slot + 2 * cut.slot_packs + from), dsum);
 #pragma unroll
           for (int i = 0; i < kLanes; ++i) w[i] += dsum[i];
         }

@@ -45,10 +45,10 @@ __device__ __forceinline__ float LeadOf(const uint4* lead) {
   return (v[0] + v[1] + v[2] + v[3]) * 0.25f;
 }
 
-// The sums of d and d^2 over packs first, first + step, ... of a piece; d = v - base - shift.
+// The sums of d and d^2 over packs first, first + step, ... of a piece; d = v - base.
 template <typename X>
 __device__ __forceinline__ float2 PieceSums(const uint4* piece, int packs, int first, int step,
-                                            float base, float shift) {
+                                            float base) {
   constexpr int kLanes = kPackLanes<X>;
   float2 sums[2] = {};
 #pragma unroll 4
@@ -57,7 +57,7 @@ __device__ __forceinline__ float2 PieceSums(const uint4* piece, int packs, int f
     Unpack<X, kLanes>(LoadLanes<X, kLanes>(reinterpret_cast<const X*>(piece + p)), v);
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) {
-      const float d = (v[i] - base) - shift;
+      const float d = v[i] - base;
       sums[i % 2].x += d;
       sums[i % 2].y += d * d;
     }
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     const int thread = static_cast<int>(threadIdx.x) - kStep;
     if constexpr (kCenter) {
       return PieceSums<X>(slot, packs, thread, kSummers * kWarpThreads,
-                          LeadOf<X>(&shared.lead[at.Of()]), 0.0f);
+                          LeadOf<X>(&shared.lead[at.Of()]));
     }
     float sums[2] = {};
 #pragma unroll 4
@@ -151,7 +151,8 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     return {sums[0] + sums[1], 0.0f};
   };
   // From the slice's sums to the distance of its mean from the row's lead, and the sum of squares
-  // about that mean; taken again where the lead is far off.
+  // about that mean. Where the lead is far off, to the mean itself, whose digits the distance does
+  // not have, and that sum negated, from sums about the mean.
   const auto centered = [&](const WideTurn& at, float2 part) -> float2 {
     const float count = static_cast<float>(slice.packs * kLanes);
     const auto from = [&](float base, float2 s) -> float2 {
@@ -160,16 +161,26 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     };
     const float2 found = from(0.0f, part);
     if (found.x * found.x * count <= kFarMean * found.y) return found;
+    const float base = LeadOf<X>(&shared.lead[at.Of()]) + found.x;
     float2 again = {};
     for (int piece = 0; piece < kPieces; ++piece) {
       const uint4* slot = slot_of(static_cast<int>((at.turn * kPieces + piece) % cut.slots));
       const float2 sums =
           PieceSums<X>(slot, slice.PacksOf(piece), static_cast<int>(threadIdx.x) % kWarpThreads,
-                       kWarpThreads, LeadOf<X>(&shared.lead[at.Of()]), found.x);
+                       kWarpThreads, base);
       again.x += sums.x;
       again.y += sums.y;
     }
-    return from(found.x, SumOverWarp<2>(again));
+    const float2 taken = from(base, SumOverWarp<2>(again));
+    return {taken.x, -taken.y};
+  };
+  // What the blocks have sent: means from `base`, and sums of squares.
+  const auto common = [&](float2 of_block, bool has, float* base) -> float2 {
+    const bool far = has && signbit(of_block.y);
+    if (!__any_sync(0xffffffffu, far)) return of_block;
+    const float mean = far ? of_block.x : *base + of_block.x;
+    *base = __shfl_sync(0xffffffffu, mean, 0);
+    return {has ? mean - *base : 0.0f, fabsf(of_block.y)};
   };
   const auto gather = [&](const WideTurn& at, auto part_of) -> float4 {
     const float2 part = part_of();
@@ -183,6 +194,7 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
       const int packs = has ? WideSlice(cut, row_packs, lane).packs : 0;
       const auto count = static_cast<float>(packs * kLanes);
       base = LeadOf<X>(&shared.lead[at.Of()]);
+      of_block = common(of_block, has, &base);
       shift = WarpReduce(count * of_block.x, Sum()) * args.inverse_hidden;
       const float apart = of_block.x - shift;
       of_block.x = of_block.y + count * (apart * apart);
@@ -206,16 +218,16 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (p * kStep >= left_of_warp) break;
+        const int from = min(p * kStep, left - 1);  // Beyond may be what comes into the next slot.
         float v[kLanes], w[kLanes];
         Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
         if constexpr (kAdd) {
-          const Lanes<X, kLanes> added =
-              AddedPack<X>(slot + p * kStep, slot + cut.slot_packs + p * kStep);
+          const Lanes<X, kLanes> added = AddedPack<X>(slot + from, slot + cut.slot_packs + from);
           X* s = static_cast<X*>(args.sum) + at.row * args.sum_stride + column + first * kLanes;
           StorePackIf<X>(p * kStep < left, s + p * kStep * kLanes, added);
           Unpack<X, kLanes>(added, v);
         } else {
-          Unpack<X, kLanes>(pack_of(slot + p * kStep), v);
+          Unpack<X, kLanes>(pack_of(slot + from), v);
         }
         if constexpr (kCenter) {
           float b[kLanes];

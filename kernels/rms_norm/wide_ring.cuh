@@ -84,12 +84,12 @@ struct WideShared {
     static_assert(sizeof(WideShared) <= kWideStatic);
     for (int slot = 0; slot < kWideSlots; ++slot) {
       BarrierInit(&filled[slot], 1);
-      BarrierInit(&freed[slot], Roles::kWriters);
+      BarrierInit(&freed[slot], Roles::kWriters * kWarpThreads);
     }
     for (int turn = 0; turn < kWideTurns; ++turn) {
       BarrierInit(&summed[turn], Roles::kSummers);
       BarrierInit(&gathered[turn], 1);
-      BarrierInit(&known[turn], 1);
+      BarrierInit(&known[turn], kWarpThreads);
     }
     FenceBarrierInit();
   }
@@ -173,9 +173,9 @@ __device__ __forceinline__ void RunWide(WideShared<Roles>* shared, const WideCut
       for (int i = 0; i < kPieces; ++i) {
         BarrierWait(&shared->filled[at.slot], at.SlotParity());
         write(at, i, known);
+        // An arrival of each thread that reads the slot is what racecheck follows.
         FenceBeforeBulkCopies();
-        __syncwarp();
-        if (lane == 0) BarrierArrive(&shared->freed[at.slot]);
+        BarrierArrive(&shared->freed[at.slot]);
         at.NextSlot(cut);
       }
     }
@@ -212,10 +212,8 @@ __device__ __forceinline__ void RunWide(WideShared<Roles>* shared, const WideCut
         }
         return part;
       });
-      if (lane == 0) {
-        shared->of_row[at.Of()] = known;
-        BarrierArrive(&shared->known[at.Of()]);
-      }
+      if (lane == 0) shared->of_row[at.Of()] = known;
+      BarrierArrive(&shared->known[at.Of()]);
     }
   } else if (lane == 0) {
     while (at.row < rows) {

@@ -6,9 +6,10 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = (".h", ".cc", ".cu", ".cuh", ".py", ".cmake", ".txt", ".sh")
+SOURCES = (".h", ".cc", ".cu", ".cuh", ".py", ".cmake", ".txt", ".sh", ".proto")
 
 # Files (regular expression), what must not stand there, and the rule in words.
 FORBIDDEN = (
@@ -53,6 +54,22 @@ FORBIDDEN = (
 )
 
 
+# A field of a message; values of enums have no type before their name.
+PROTO_FIELD = re.compile(
+    r"\s*(?:(?:optional|repeated)\s+)?(?:map<[^>]+>|[\w.]+)\s+\w+\s*=\s*\d+\s*(?:\[[^\]]*\])?;"
+)
+
+
+def fields_without_comment(text: str) -> Iterator[int]:
+    """Lines of a proto file with a field that has a comment neither right above nor behind it."""
+    above = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        field = PROTO_FIELD.match(line)
+        if field and "//" not in line[field.end() :] and not above.lstrip().startswith("//"):
+            yield number
+        above = line
+
+
 def guard_name(path: str) -> str:
     """The include guard that a header at `path` must have."""
     return re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
@@ -66,6 +83,9 @@ def complaints_about(path: str, text: str) -> list[str]:
             for match in re.finditer(pattern, text, re.MULTILINE):
                 line = text.count("\n", 0, match.start()) + 1
                 found.append(f"{path}:{line}: {rule}")
+    if path.endswith(".proto"):
+        rule = "a field has a comment: meaning, unit, what absent or 0 means"
+        found += [f"{path}:{line}: {rule}" for line in fields_without_comment(text)]
     if path.endswith((".h", ".cuh")):
         if f"#ifndef {guard_name(path)}" not in text:
             found.append(f"{path}:1: include guard must be {guard_name(path)}")

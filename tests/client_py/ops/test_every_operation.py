@@ -1,13 +1,15 @@
 """What holds for every operation, whatever it computes."""
 
 import random
+import shutil
+import threading
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.client_py.ops.catalogue import OPERATIONS, name_of
-from tests.client_py.ops.conftest import load
+from tests.client_py.ops.conftest import kernel_path, load
 from tests.client_py.ops.problems import DTYPES, Source, outputs_of
 
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
@@ -30,6 +32,11 @@ def run(problem, tensors, kernel, seed=3):
     wanted = [(y, dy) for y, dy in zip(outputs, upstream, strict=True) if y.requires_grad]
     results, given = zip(*wanted, strict=True)
     return [y.detach() for y in outputs], list(torch.autograd.grad(results, leaves, given))
+
+
+def operator_of(operation):
+    """The operator's name, which errors begin with."""
+    return operation.name.split(",")[0].split(" ")[0]
 
 
 def flat(results):
@@ -177,8 +184,7 @@ def test_a_second_derivative_raises_with_the_operators_name(operation):
     problem = operation.make(source, LENGTH)
     outputs = outputs_of(problem.call(problem.tensors, kernel))
     total = sum((y * y).sum() for y in outputs)
-    name = operation.name.split(",")[0].split(" ")[0]
-    with pytest.raises(RuntimeError, match=name):
+    with pytest.raises(RuntimeError, match=operator_of(operation)):
         gradients = torch.autograd.grad(total, problem.leaves(), create_graph=True)
         torch.autograd.grad(sum(g.sum() for g in gradients), problem.leaves())
 
@@ -195,6 +201,63 @@ def test_under_autocast_gradients_have_the_dtypes_of_their_tensors(operation, ha
         assert [g.dtype for g in gradients] == [t.dtype for t in leaves]
         if operation.is_loss:
             assert all(y.dtype == torch.float32 for y in outputs)
+
+
+# Where there is one device: meta, which has no memory and so no accident where a check is missing.
+ELSEWHERE = {"cpu": "meta", "cuda": "cpu"}
+
+
+@each_operation
+def test_tensors_on_two_devices_raise_with_the_names_of_both(operation, handle_of, device):
+    kernel, other = handle_of(operation.library), ELSEWHERE[device]
+    places = "|".join((f"on {device}.* on {other}", f"on {other}.* on {device}"))
+    moved = set()
+    for source in sources(device, [torch.float32], layouts=False, width=16):
+        problem = operation.make(source, LENGTH)
+        for index, t in enumerate(problem.tensors):
+            if index == 0 or t is None:
+                continue
+            mixed = list(problem.tensors)
+            mixed[index] = t.detach().to(other).requires_grad_(t.requires_grad)
+            with pytest.raises(RuntimeError, match=rf"{operator_of(operation)}: .* ({places})"):
+                problem.call(mixed, kernel)
+            moved.add(index)
+    assert moved == set(range(1, len(problem.tensors)))
+
+
+@pytest.fixture(scope="module")
+def fresh_handle(tmp_path_factory):
+    """A function from an operation to the handle of a library that nobody has called yet: a copy's."""
+    folder = tmp_path_factory.mktemp("kernels")
+    count = iter(range(10**6))
+
+    def load_copy(operation):
+        path = folder / f"{operation}-{next(count)}.so"
+        shutil.copy(kernel_path(operation), path)
+        handle = torch.ops.fuseboard.load_kernel(str(path))
+        path.unlink()  # It stays mapped.
+        return handle
+
+    return load_copy
+
+
+@each_operation
+def test_the_first_caller_may_be_a_new_thread(operation, fresh_handle, device):
+    kernel, results, errors = fresh_handle(operation.library), [], []
+    problems = [operation.make(s, LENGTH) for s in sources(device, seeds=range(2), layouts=False)]
+
+    def call():
+        try:
+            results.extend(flat(run(p, p.tensors, kernel)) for p in problems)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert not errors
+    for problem, got in zip(problems, results, strict=True):
+        assert equal(got, flat(run(problem, problem.tensors, kernel)))
 
 
 # ---- torch.compile ----

@@ -11,25 +11,39 @@ static_assert(SlicesOf(/*group_rows=*/0, 1) == Slices{1, 0});
 static_assert(SlicesOf(/*group_rows=*/10, 4) == Slices{4, 3});
 static_assert(SlicesOf(/*group_rows=*/3, 8) == Slices{3, 1});
 // More groups than blocks, by far: none is cut.
-static_assert(SelectSlices(100000, 16, 1, 264).per_group == 1);
+static_assert(SelectSlices(100000, 16, 1, 264, true).per_group == 1);
 // One group keeps all blocks busy.
-static_assert(SelectSlices(1, /*group_rows=*/16896, 1, 264).per_group >= 264);
+static_assert(SelectSlices(1, /*group_rows=*/16896, 1, 264, true).per_group >= 264);
+
+// Few rows are not worth a launch that adds up their slices, unless there is one anyway.
+static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/true).per_group == 4);
+static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/false).per_group == 1);
+
+// A row of scale per row has no second row to share it.
+static_assert(SelectRowsForm(/*row_packs=*/512, /*group_rows=*/1).rows == 1);
+static_assert(SelectRowsForm(512, 1024) == kTwoRows && ThreadsOf(kTwoRows, 512) == 256);
+static_assert(SelectRowsForm(513, 1024) == kTwoWideRows && ThreadsOf(kTwoWideRows, 513) == 160);
+static_assert(SelectRowsForm(64, 1024).rows == 0 && SelectRowsForm(1025, 1024).rows == 0);
 
 void ExpectCovered(const Slices& slices, int64_t group_rows) {
   EXPECT_GE(slices.per_group, 1);
   EXPECT_GE(slices.per_group * slices.rows, group_rows);
-  // The last slice has rows, unless there are none.
-  EXPECT_TRUE(group_rows == 0 || (slices.per_group - 1) * slices.rows < group_rows);
+  // Each slice has rows, unless there are none.
+  EXPECT_TRUE(group_rows == 0 || slices.per_group <= group_rows);
 }
 
 TEST(ModulatedRmsNormPolicyTest, SlicesCoverAGroupAndNoneIsEmpty) {
   for (const int64_t groups : {1, 2, 7, 300, 5000}) {
     for (const int64_t group_rows : {0, 1, 2, 31, 32, 33, 1000, 4097}) {
       for (const int rows_per_block : {1, 8, 256}) {
-        ExpectCovered(SelectSlices(groups, group_rows, rows_per_block, 264), group_rows);
+        for (const bool has_dweight : {true, false}) {
+          ExpectCovered(SelectSlices(groups, group_rows, rows_per_block, 264, has_dweight),
+                        group_rows);
+        }
       }
       const CpuPlan plan = CpuPlanOf(groups, group_rows);
       ExpectCovered(plan.slices, group_rows);
+      EXPECT_TRUE(group_rows == 0 || (plan.slices.per_group - 1) * plan.slices.rows < group_rows);
       EXPECT_GE(plan.parts * plan.part_slices, plan.slice_count);
       EXPECT_LT((plan.parts - 1) * plan.part_slices, plan.slice_count);
     }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "tests/kernels/modulated_rms_norm/modulated_rms_norm_case.h"
 
@@ -92,11 +93,15 @@ TEST_P(ModulatedRmsNormTest, ForwardAgreesWithDouble) {
 // row.
 TEST_P(ModulatedRmsNormTest, GradientsOfLongSlicesAgreeWithDouble) {
   if (GetParam() != FB_CUDA) GTEST_SKIP() << "16 million elements, for a grid of a GPU";
-  for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
-    Backward({.norm = {.rows = 16000, .hidden = 1000, .x_dtype = FB_BF16, .weight_dtype = weight},
-              .groups = 2,
-              .scale_dtype = FB_BF16,
-              .shift_dtype = FB_BF16});
+  // Rows of few packs and of more; slices of unlike lengths, which do not fill a block's last turn.
+  for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{16000, 1000}, {4402, 2056}}) {
+    for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
+      Backward(
+          {.norm = {.rows = rows, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = weight},
+           .groups = 2,
+           .scale_dtype = FB_BF16,
+           .shift_dtype = FB_BF16});
+    }
   }
 }
 

@@ -183,6 +183,8 @@ void CheckOne(const Bench& b, Shape s, bool has_weight) {
 }
 
 int Main() {
+  Check(modulated_rms_norm::LoadForwardKernels());
+  Check(modulated_rms_norm::LoadBackwardKernels());
   const Bench b;
   for (const bool has_weight : {true, false}) {
     for (const Shape s : {Shape{3, 100, 1024},
@@ -197,6 +199,7 @@ int Main() {
     }
   }
   for (const Shape s : {Shape{16, 1024, 4096},
+                        {16, 4, 4096},
                         {64, 1024, 1024},
                         {16, 2048, 2048},
                         {16, 800, 5120},

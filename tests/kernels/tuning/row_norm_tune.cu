@@ -1,15 +1,14 @@
-// Times the forward kernels for a row to a block of layer_norm and modulated_rms_norm in bf16 on
-// device 0, over the ways to cut a row, as shares of the copy rate of the same run; and compares
-// layer_norm's with sums in f64. Its numbers go into the policies' comments.
+// Times the forward kernels for a row to a block of layer_norm in bf16 on device 0, over the ways
+// to cut a row, as shares of the copy rate of the same run; and compares them with sums in f64. Its
+// numbers go into the policies' comments.
 //
-//   row_norm_tune [check|layer|modulated ...]
+//   row_norm_tune [check|layer ...]
 
 #include <cstdlib>
 #include <cstring>
 
 #include "kernels/common/launch.cuh"
 #include "kernels/layer_norm/layer_norm_forward_rows.cuh"
-#include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "tests/kernels/tuning/norm_reference.cuh"
 
 namespace fuseboard {
@@ -20,7 +19,7 @@ constexpr int64_t kElements = int64_t{1} << 26;
 constexpr int64_t kSmallBytes = int64_t{4} << 20;
 
 struct Bench {
-  tuning::Rotating x{kBytes}, y{kBytes}, scale{kBytes}, shift{kBytes};
+  tuning::Rotating x{kBytes}, y{kBytes};
   tuning::Rotating weight{kSmallBytes}, bias{kSmallBytes}, mean{kSmallBytes}, rstd{kSmallBytes};
   double copy_rate = tuning::CopyRate(y, x, kBytes);
 };
@@ -123,63 +122,6 @@ void TimeRows(const Bench& b) {
   }
 }
 
-// ---- modulated_rms_norm, a row to a block, 1,024 rows to a row of scale ----
-
-struct ModulatedForm {
-  const char* name;
-  void (*kernel)(rms_norm::ModulatedForwardArgs);
-  int warps;
-  int packs;
-};
-
-template <int kWarps, int kPacks, int kResident>
-constexpr ModulatedForm ModulatedFormOf(const char* name) {
-  return {name, modulated_rms_norm::ModulatedForwardRowKernel<BFloat16, kWarps, kPacks, kResident>,
-          kWarps, kPacks};
-}
-
-const ModulatedForm kModulatedForms[] = {
-    ModulatedFormOf<2, 4, 24>("2 warps 4 packs 80 registers"),
-    ModulatedFormOf<4, 2, 40>("4 warps 2 packs 48 registers"),
-    ModulatedFormOf<4, 4, 24>("4 warps 4 packs 80 registers"),
-    ModulatedFormOf<4, 4, 20>("4 warps 4 packs 96 registers"),
-    ModulatedFormOf<8, 2, 40>("8 warps 2 packs 48 registers"),
-    ModulatedFormOf<8, 2, 32>("8 warps 2 packs 64 registers"),
-    ModulatedFormOf<8, 4, 24>("8 warps 4 packs 80 registers"),
-    ModulatedFormOf<8, 4, 16>("8 warps 4 packs 128 registers"),
-    ModulatedFormOf<16, 2, 32>("16 warps 2 packs 64 registers"),
-    ModulatedFormOf<16, 2, 48>("16 warps 2 packs 40 registers"),
-    ModulatedFormOf<16, 4, 16>("16 warps 4 packs 128 registers")};
-
-void TimeModulated(const Bench& b) {
-  for (const int64_t hidden : {1024, 2048, 4096, 5120, 8192, 16384}) {
-    const int64_t rows = kElements / hidden / 1024 * 1024;
-    for (const ModulatedForm& form : kModulatedForms) {
-      const int64_t of_warp = 256 * form.packs;
-      const auto threads = static_cast<unsigned>((hidden + of_warp - 1) / of_warp * 32);
-      if (threads > static_cast<unsigned>(form.warps) * 32 || threads * 4 <= form.warps * 32u) {
-        continue;
-      }
-      const auto run = [&](int turn) -> int {
-        rms_norm::ModulatedForwardArgs args = {};
-        args.x = At(b.x, rows, hidden, turn);
-        args.weight = b.weight.base();
-        args.y = At(b.y, rows, hidden, turn);
-        args.rstd = reinterpret_cast<float*>(b.rstd.base());
-        args.x_stride = args.y_stride = hidden;
-        args.inverse_hidden = 1.0f / static_cast<float>(hidden);
-        args.norm = {rows, hidden, 1e-6f, 0.0f, false};
-        args.modulation = {b.scale.base(), b.shift.base(), hidden, hidden, FB_BF16, FB_BF16, 1024};
-        return LaunchKernel(form.kernel, {.blocks = rows, .threads = dim3(threads)}, args);
-      };
-      const double us = tuning::MedianUs(run, /*repeats=*/12);
-      std::printf("modulated forward H %-6lld %-30s %8.1f us %5.1f %%\n",
-                  static_cast<long long>(hidden), form.name, us,
-                  100.0 * static_cast<double>(rows * hidden * 4) / us / b.copy_rate);
-    }
-  }
-}
-
 int Main(int argc, char** argv) {
   const auto wants = [&](const char* what) {
     return argc < 2 || std::any_of(argv + 1, argv + argc,
@@ -188,9 +130,7 @@ int Main(int argc, char** argv) {
   const Bench b;
   if (wants("check")) CheckRows(b);
   tuning::FillBf16(Of(b.x), kBytes / 2, 0.0f, 1.0f, 1);
-  tuning::FillBf16(Of(b.scale), kBytes / 2, 0.0f, 1.0f, 3);
   if (wants("layer")) TimeRows(b);
-  if (wants("modulated")) TimeModulated(b);
   return EXIT_SUCCESS;
 }
 

@@ -2,8 +2,10 @@
 // policies cut a row and otherwise, as shares of the copy rate of the same run; and compares what
 // they compute with sums in f64. Its numbers go into the policies' comments.
 //
-//   wide_norm_tune [check|time] [rms_norm|fused_add_rms_norm|layer_norm] [forward|backward]
+//   wide_norm_tune [check|time|race] [rms_norm|fused_add_rms_norm|layer_norm] [forward|backward]
 //       [brief: what the policy says alone]
+//
+// race runs what compute-sanitizer's racecheck can follow in seconds, and nothing else.
 
 #include <algorithm>
 #include <cmath>
@@ -167,6 +169,17 @@ struct Pass {
                 bits[0] == bits[1] ? "bits equal" : "BITS DIFFER");
   }
 
+  // One cluster, whose slots and places of rows are used again; slices that fill their slots, and
+  // others.
+  static void Race(Bench b) {
+    for (const int64_t hidden : {16392, 65536, 140000}) {
+      const Policy policy = rms_norm::CutWide(b.call.sm, hidden / 8, kForm);
+      b.call.sm_count = policy.cluster;
+      Check(Launch(b, policy, rms_norm::kWideTurns + 3, hidden, 0));
+      Check(cudaDeviceSynchronize());
+    }
+  }
+
   static void CheckAll(const Bench& b) {
     for (const float mean : {0.0f, 100.0f}) {
       if (!kCenter && mean != 0.0f) continue;
@@ -182,7 +195,11 @@ struct Pass {
 template <Operation kOp, bool kForward>
 void RunPass(const Bench& b, const auto& wants) {
   if (!wants(kNames[kOp]) || !wants(kForward ? "forward" : "backward")) return;
-  if (wants("check")) Pass<kOp, kForward>::CheckAll(b);
+  if (wants("check")) {
+    Pass<kOp, kForward>::CheckAll(b);
+  } else if (wants("race")) {
+    Pass<kOp, kForward>::Race(b);
+  }
   if (!wants("time")) return;
   for (const auto* memory : {&b.x, &b.dy, &b.residual}) {
     tuning::FillBf16(Of(*memory), kBytes / 2, 0.0f, 1.0f, 1);
@@ -194,8 +211,10 @@ int Main(int argc, char** argv) {
   const Bench b;
   // Of each group of words what is named, or all of it; `brief` only if named.
   const auto wants = [&](const char* what) {
-    const std::vector<std::vector<const char*>> groups = {
-        {"check", "time"}, {kNames[0], kNames[1], kNames[2]}, {"forward", "backward"}, {"brief"}};
+    const std::vector<std::vector<const char*>> groups = {{"check", "time", "race"},
+                                                          {kNames[0], kNames[1], kNames[2]},
+                                                          {"forward", "backward"},
+                                                          {"brief"}};
     const auto named = [&](const char* word) {
       return std::any_of(argv + 1, argv + argc,
                          [&](const char* arg) { return std::strcmp(arg, word) == 0; });

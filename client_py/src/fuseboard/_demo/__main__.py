@@ -92,6 +92,14 @@ def run_demo(config: DemoConfig, corpus: Corpus) -> DemoResult:
     )
 
 
+def write_result(result: DemoResult, folder: pathlib.Path) -> None:
+    """Writes demo.json and demo.html into a folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "demo.json").write_text(json.dumps(result.to_json(), indent=2) + "\n")
+    (folder / "demo.html").write_text(render_page(result))
+    _say(f"wrote {folder / 'demo.json'} and {folder / 'demo.html'}")
+
+
 def _parse(args: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev demo",
@@ -124,10 +132,7 @@ def main(args: list[str] | None = None) -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     _say(render_table(result))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "demo.json").write_text(json.dumps(result.to_json(), indent=2) + "\n")
-    (options.out / "demo.html").write_text(render_page(result))
-    _say(f"wrote {options.out / 'demo.json'} and {options.out / 'demo.html'}")
+    write_result(result, options.out)
     return 1 if any(claim.held is False for claim in result.claims()) else 0
 
 
