@@ -43,7 +43,13 @@ bool RecoverFrom(int32_t cuda_error) {
 }
 
 void ThrowCudaError(const char* operation, int32_t cuda_error) {
-  c10::cuda::c10_cuda_check_implementation(cuda_error, operation, "launch", 0, true);
+  try {
+    c10::cuda::c10_cuda_check_implementation(cuda_error, operation, "launch", 0, true);
+  } catch (c10::Error& error) {
+    // Python shows no source location.
+    error.add_context(c10::str("in the launch of ", operation));
+    throw;
+  }
   TORCH_CHECK(false, operation, ": launch failed with error ", cuda_error);
 }
 

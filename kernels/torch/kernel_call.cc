@@ -16,6 +16,12 @@ void ParallelFor(void* /*pool*/, int64_t begin, int64_t end, int64_t grain, FbRa
                    [=](int64_t from, int64_t to) { fn(range_context, from, to); });
 }
 
+// Of an error that an allocation raised. The CPU's allocator has no type of its own for it, nor
+// another reason to fail.
+bool IsOutOfMemory(const c10::Error& error, c10::Device device) {
+  return device.is_cpu() || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+}
+
 }  // namespace
 
 KernelCall::KernelCall(Operation operation, int64_t kernel, FbPhase phase, c10::Device device)
@@ -67,7 +73,8 @@ const char* KernelCall::Run(const void* params) {
   if (const uint64_t bytes = entry_.workspace_bytes(&call_); bytes > 0) {
     try {
       workspace = Empty({static_cast<int64_t>(bytes)}, at::kByte, device_);
-    } catch (const c10::OutOfMemoryError&) {
+    } catch (const c10::Error& error) {
+      if (!IsOutOfMemory(error, device_)) throw;
       return "no memory for the kernel's workspace";
     }
   }

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from fakes.catalogue import Libraries, plan_for
-from fakes.tiny_models import tiny_batch, tiny_model
+from fakes.tiny_models import VOCABULARY, gradients, tiny_batch, tiny_model
 from fuseboard._binding import Binding, counters, process_binding
 from fuseboard._errors import ArtifactError
 from fuseboard._patcher import ModelPatcher
@@ -85,6 +85,44 @@ def test_kernels_train_as_native(model_type: str) -> None:
     after = {c.operation: c.fused_calls for c in counters()}
     for operation in ("rms_norm", "swiglu", "fused_linear_cross_entropy"):
         assert after[operation] > before.get(operation, 0)
+
+
+def outcome(model: Any, batch: dict[str, torch.Tensor]) -> Any:
+    """The kind of error that a step raises, or which of the loss and the gradients are finite."""
+    try:
+        loss = model(**batch).loss
+        loss.backward()
+    except (IndexError, RuntimeError, ValueError) as error:
+        return type(error)
+    finite = {n: bool(g.isfinite().all()) for n, g in gradients(model).items()}
+    return bool(loss.isfinite()), finite
+
+
+@pytest.mark.parametrize("bad", [VOCABULARY, -7, "no rows"])
+def test_a_bad_batch_raises_as_natively_and_spoils_no_later_one(bad: int | str) -> None:
+    batch = tiny_batch()
+    if isinstance(bad, int):
+        batch["labels"][1, 5] = bad
+    else:
+        batch = {name: tensor[:0] for name, tensor in batch.items()}
+    model, native = pair(tiny_model("llama"))
+    patched(model)
+    assert outcome(model, batch) is outcome(native, batch) in (IndexError, RuntimeError)
+    for m in (model, native):
+        m.zero_grad()
+        assert outcome(m, tiny_batch())[0]
+    for name, gradient in gradients(native).items():
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["lm_head", "model.norm", "model.layers.1.mlp.gate_proj"])
+def test_a_weight_of_nan_spoils_what_it_spoils_natively(part: str) -> None:
+    model, native = pair(tiny_model("llama"))
+    for m in (model, native):
+        m.get_parameter(f"{part}.weight").data.view(-1)[1] = float("nan")
+    patched(model)
+    assert outcome(model, tiny_batch()) == outcome(native, tiny_batch())
+    assert not outcome(model, tiny_batch())[0]
 
 
 def test_second_binding_in_a_process_is_refused(tmp_path: pathlib.Path) -> None:

@@ -11,6 +11,9 @@
 #ifndef FAKE_REASON
 #define FAKE_REASON 0
 #endif
+#ifndef FAKE_WORKSPACE
+#define FAKE_WORKSPACE 256
+#endif
 #ifndef FAKE_ERROR
 #define FAKE_ERROR 0
 #endif
@@ -21,7 +24,7 @@ static const char* RejectReason(const FbCall* call) {
 }
 static uint64_t WorkspaceBytes(const FbCall* call) {
   (void)call;
-  return 256;
+  return FAKE_WORKSPACE;
 }
 static int32_t Launch(const FbCall* call, void* workspace) {
   (void)call;

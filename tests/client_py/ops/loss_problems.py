@@ -72,6 +72,7 @@ def row_loss(loss):
 def _head(source, length, classes, ignore_index=-100):
     """Hidden states, weight, bias or none, labels."""
     width, has_bias = source.one_of([1, 8, 24, 40]), source.maybe()
+    width = source.hidden or width
     hidden = source.tensor(length, width)
     weight = source.tensor(classes, width, scale=width**-0.5)
     bias = source.tensor(classes)

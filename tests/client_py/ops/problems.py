@@ -91,6 +91,11 @@ class Operation:
     is_loss: bool = False
     any_width: bool = True
 
+    @property
+    def has_head(self):
+        """Whether it makes its logits itself, of hidden states and a weight."""
+        return "linear" in self.name or "selected" in self.name
+
 
 class Source:
     """Draws sizes, options and tensors.
@@ -102,11 +107,14 @@ class Source:
         width: The size of a row; None: drawn.
         layouts: Whether tensors may be strided, expanded and unaligned.
         accurate: Only options that promise native's accuracy.
+        hidden: The width of the rows that a linear layer of a loss is given; None: drawn.
     """
 
-    def __init__(self, rng, device="cpu", dtype=None, width=None, layouts=True, accurate=False):
+    def __init__(
+        self, rng, device="cpu", dtype=None, width=None, layouts=True, accurate=False, hidden=None
+    ):
         self.rng, self.device, self.layouts = rng, device, layouts
-        self.accurate = accurate
+        self.accurate, self.hidden = accurate, hidden
         self.dtype = dtype or self.one_of(DTYPES)
         self._width = width
         self.generator = torch.Generator(device).manual_seed(rng.randrange(2**31))

@@ -230,8 +230,11 @@ def test_second_derivative_raises_with_the_operators_name(dtype):
         dhidden.square().sum().backward()
 
 
-def test_autocast_casts_as_linear_does(handle_of, device):
+@pytest.mark.parametrize("frozen", [False, True])
+def test_autocast_casts_as_linear_does(handle_of, device, frozen):
     student, teacher, label = problem(12, 16, 33, device=device)
+    leaves = student[:1] if frozen else student
+    student = [t if any(t is leaf for leaf in leaves) else t.detach() for t in student]
     kernel = handle_of("jsd")
     with torch.autocast(device, torch.bfloat16):
         loss = call_linear_jsd(student, teacher, label, kernel=kernel)
@@ -241,8 +244,9 @@ def test_autocast_casts_as_linear_does(handle_of, device):
     ]
     assert loss.dtype == torch.float32
     assert torch.equal(loss.detach(), call_linear_jsd(*cast, label, kernel=kernel))
-    for tensor, gradient in zip(student, torch.autograd.grad(loss, student), strict=True):
+    for tensor, gradient in zip(leaves, torch.autograd.grad(loss, leaves), strict=True):
         assert gradient.dtype == tensor.dtype == torch.float32
+        assert gradient.any()
 
 
 def test_its_calls_are_counted_under_its_name():

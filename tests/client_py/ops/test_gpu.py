@@ -10,6 +10,7 @@ from tests.client_py.ops.conftest import load
 from tests.client_py.ops.linear_jsd import call_linear_jsd
 from tests.client_py.ops.reference import (
     NONE,
+    SUM,
     assert_near,
     call_cross_entropy,
     call_linear_cross_entropy,
@@ -303,6 +304,28 @@ def test_more_than_two_to_the_31_logits():
     (gradient,) = torch.autograd.grad(loss[-1], logits)
     assert gradient[-1, 7] != 0
     assert not gradient[:-1].any()
+
+
+@pytest.mark.parametrize("reduction", [NONE, SUM])
+def test_a_chunk_of_more_than_two_to_the_31_logits_gives_what_smaller_ones_give(reduction):
+    hidden, weight = (
+        (torch.randn(n, 64, device="cuda") * scale).bfloat16().requires_grad_()
+        for n, scale in ((8193, 1.0), (262144, 0.25))
+    )
+    target = torch.randint(262144, (8193,), device="cuda")
+    results = []
+    for chunk_bytes in (0, 1 << 40):
+        loss, _ = call_linear_cross_entropy(
+            hidden, weight, None, target, reduction=reduction, dweight_dtype=2,
+            chunk_bytes=chunk_bytes, kernel=load("cross_entropy"),
+        )  # fmt: skip
+        results.append((loss.detach(), *torch.autograd.grad(loss.sum(), (hidden, weight))))
+    (want_loss, *want), (loss, *got) = results
+    # A label's logit may be rounded to another neighbour in bf16.
+    torch.testing.assert_close(loss, want_loss, rtol=1e-4, atol=0.05)
+    for a, b in zip(got, want, strict=True):
+        error, size = ((x.float()).norm(dim=1) for x in (a - b, b))
+        assert size.min() > 0 and (error <= 0.03 * size).all()
 
 
 def test_half_the_rows_ignored_equals_the_other_half_alone():

@@ -131,11 +131,27 @@ def test_a_rejected_call_runs_the_composite_and_is_counted(build_fake):
     assert fallbacks("swiglu")['want cols 7, got "8"'] == 2
 
 
-def test_a_cpu_launch_that_fails_raises(build_fake):
-    handle = ops.load_kernel(str(build_fake(FAKE_ERROR=999)))
-    x = torch.randn(2, 8)
-    with pytest.raises(RuntimeError, match="(?i)error"):
-        ops.swiglu(x, x, True, handle)
+def test_a_launch_that_fails_raises_with_the_operators_name(build_fake, device):
+    # 700: an illegal address, after which a device is of no use. 999: unknown.
+    for error in (700, 999):
+        handle = ops.load_kernel(str(build_fake(f"fake{error}", FAKE_ERROR=error)))
+        x = torch.randn(2, 8, device=device)
+        before = fallbacks("swiglu")
+        with pytest.raises(RuntimeError, match="(?is)error.*swiglu"):
+            ops.swiglu(x, x, True, handle)
+        assert fallbacks("swiglu") == before
+
+
+def test_without_memory_for_a_workspace_the_composite_runs(build_fake, device):
+    reason = "no memory for the kernel's workspace"
+    before = fallbacks("swiglu").get(reason, 0)
+    handle = ops.load_kernel(str(build_fake(FAKE_WORKSPACE="(1ull << 60)")))
+    gate = torch.randn(2, 8, device=device, requires_grad=True)
+    out = ops.swiglu(gate, gate, True, handle)
+    torch.testing.assert_close(out, F.silu(gate) * gate)
+    out.sum().backward()
+    assert gate.grad.any()
+    assert fallbacks("swiglu")[reason] == before + 2
 
 
 @pytest.mark.gpu

@@ -173,6 +173,53 @@ def test_each_example_gets_its_own_angles(handle_of, device):
         assert all(torch.equal(a, b) for a, b in zip(shared, other, strict=True))
 
 
+def tokens_of(rank, ranks, lengths):
+    """The tokens of packed sequences that a rank of context parallelism has, and their positions in the sequence.
+
+    Each sequence is cut in 2 * ranks pieces, of which a rank has one from each end.
+    """
+    tokens, positions, start = [], [], 0
+    for length in lengths:
+        size = length // (2 * ranks)
+        for piece in (rank, 2 * ranks - 1 - rank):
+            mine = torch.arange(piece * size, (piece + 1) * size)
+            tokens.append(start + mine)
+            positions.append(mine)
+        start += length
+    return torch.cat(tokens), torch.cat(positions)
+
+
+def test_tokens_and_positions_of_a_rank():
+    tokens, positions = tokens_of(0, 2, (4, 4))
+    assert (tokens.tolist(), positions.tolist()) == ([0, 3, 4, 7], [0, 3, 0, 3])
+
+
+# Whole sequences, one of 7 tokens that is padded to 8, one of 698 that is padded to 704.
+@pytest.mark.parametrize("ranks, lengths", [(2, (4, 4)), (2, (8,)), (4, (704,)), (2, (8, 4, 12))])
+def test_packed_sequences_on_several_ranks_are_as_on_one(handle_of, device, ranks, lengths):
+    kernel, total, longest = handle_of("rope"), sum(lengths), max(lengths)
+    q, k = heads(1, 4, total, 16, device=device), heads(1, 2, total, 16, device=device)
+    per_sequence = tables(1, longest, 16, device=device, duplicated="halves")
+    within = torch.cat([torch.arange(n) for n in lengths])
+    per_token = [t[:, within] for t in per_sequence]
+    whole = call_rope(q, k, *per_token, kernel=kernel)
+    upstream = [torch.randn_like(y) for y in whole]
+    want = (*whole, *gradients(whole, (q, k), upstream))
+    seen = []
+    for rank in range(ranks):
+        tokens, positions = tokens_of(rank, ranks, lengths)
+        seen.append(tokens)
+        mine = [x[:, :, tokens].detach().requires_grad_() for x in (q, k)]
+        for cos, sin in (
+            [t[:, tokens] for t in per_token],
+            [t[:, positions] for t in per_sequence],
+        ):
+            got = call_rope(*mine, cos, sin, kernel=kernel)
+            got = (*got, *gradients(got, mine, [u[:, :, tokens] for u in upstream]))
+            assert all(torch.equal(a, b[:, :, tokens]) for a, b in zip(got, want, strict=True))
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(total))
+
+
 def test_is_a_rotation(handle_of, device):
     kernel = handle_of("rope")
     positions = torch.arange(6, dtype=torch.float64, device=device)

@@ -241,16 +241,22 @@ def test_a_frozen_head_keeps_its_graph_and_refuses_a_second_derivative(device):
         gradient.square().sum().backward()
 
 
-def test_autocast_casts_as_linear_does(handle_of, device):
-    tensors, target = problem(12, 16, 33, device=device)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_autocast_casts_as_linear_does(handle_of, device, frozen):
+    tensors, target = (frozen_head if frozen else problem)(12, 16, 33, device=device)
     kernel = handle_of("cross_entropy")
     with torch.autocast(device, torch.bfloat16):
         values = call_selected_log_probs(*tensors, target, kernel=kernel)
-    cast = [t.detach().bfloat16().requires_grad_() for t in tensors]
+    cast = [t.detach().bfloat16().requires_grad_(t.requires_grad) for t in tensors]
     want = call_selected_log_probs(*cast, target, kernel=kernel)
     assert values.dtype == torch.float32 and torch.equal(values, want)
-    for tensor, gradient in zip(tensors, torch.autograd.grad(values.sum(), tensors), strict=True):
-        assert gradient.dtype == tensor.dtype == torch.float32
+    leaves, cast_leaves = ([t for t in some if t.requires_grad] for some in (tensors, cast))
+    assert len(leaves) == (1 if frozen else 3)
+    gradients = torch.autograd.grad(values.sum(), leaves)
+    wanted = torch.autograd.grad(want.sum(), cast_leaves)
+    for tensor, got, rounded in zip(leaves, gradients, wanted, strict=True):
+        assert got.dtype == tensor.dtype == torch.float32
+        assert_near(got, rounded, torch.bfloat16)
 
 
 def test_errors_name_the_field_and_its_value():

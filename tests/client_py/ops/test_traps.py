@@ -111,6 +111,45 @@ def test_few_supervised_rows_get_their_gradients(handle_of, device, name, dtype)
     assert_near(got[-8:], want)
 
 
+# Only the last turn of a conversation is labelled, and the model is sure of each token: half the time of another one
+# than the label. The head is frozen, and so is what the hidden states are made of, but for an adapter of low rank.
+@pytest.mark.parametrize(
+    "device, vocab", [("cpu", 8191), pytest.param("cuda", 2**17, marks=pytest.mark.gpu)]
+)
+@pytest.mark.parametrize("name", LINEAR)
+def test_an_adapter_learns_from_few_labels_of_a_large_vocabulary(handle_of, name, device, vocab):
+    weight = torch.randn(vocab, 64, device=device)
+    sure = torch.randint(vocab, (512,), device=device)
+    target = torch.full_like(sure, -100)
+    target[-8:] = torch.where(sure[-8:] % 2 == 0, sure[-8:], (sure[-8:] + 5) % vocab)
+    x, base = torch.randn(512, 16, device=device), 0.4 * weight[sure]
+    factors = [torch.randn(16, 4, device=device), 1e-3 * torch.randn(4, 64, device=device)]
+
+    def learnt(dtype, loss, rows):
+        a, b = (f.to(dtype).requires_grad_() for f in factors)
+        hidden = base[rows].to(dtype) + x[rows].to(dtype) @ a @ b
+        value = loss(hidden, weight.to(dtype), None, target[rows])
+        return value.detach(), *torch.autograd.grad(value.sum(), (hidden, a, b))
+
+    def loss(*head):
+        return LINEAR[name](*head, kernel=handle_of("cross_entropy"))
+
+    def exact(hidden, weight, bias, target):
+        values = F.cross_entropy(F.linear(hidden, weight, bias), target, reduction="none")
+        return -values if name == "selected_log_probs" else values
+
+    values, dhidden, *got = learnt(torch.float32, loss, slice(None))
+    want_values, want_dhidden, *want = learnt(torch.float64, exact, slice(-8, None))
+    assert not values[:-8].any() and not dhidden[:-8].any() and dhidden[-8:].any(1).all()
+    torch.testing.assert_close(values[-8:].double(), want_values, rtol=1e-5, atol=1e-5)
+    # Of a token that it is right about 1 - p is no more than some 1e-5, of a p that float32 rounds.
+    error, size = (t.norm(dim=1) for t in (dhidden[-8:] - want_dhidden, want_dhidden))
+    assert (error <= 1e-2 * size + 1e-5).all()
+    for a, b in zip(got, want, strict=True):
+        assert b.any()
+        assert_near(a, b)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("ignore_index", [0, 3])
 def test_a_class_may_be_the_one_to_ignore(handle_of, device, name, ignore_index):
