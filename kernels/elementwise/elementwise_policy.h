@@ -48,11 +48,12 @@ constexpr Policy SelectPolicy(int64_t row_runs) {
 }
 
 // Few elements in runs of 16 bytes have a kernel of their own, a run to a thread. H200, bf16, us
-// between events, this one / in tiles: swiglu 64 x 2048 3.5 / 3.8 forward and 3.6 / 3.8 backward,
-// 64 x 14336 4.4 / 4.7 and 4.6 / 5.3; relu_squared 64 x 14336 3.6 / 4.0 and 3.9 / 4.4, with 128
-// threads 3.8 and 4.0. A run to a thread in tiles takes longer from 256 x 14336 on (9.0 / 7.2).
+// between events, this one / in tiles: swiglu 64 x 2048 3.5 / 3.7 forward and 3.7 / 3.7 backward,
+// 64 x 14336 4.2 / 4.8 and 4.7 / 5.1, 256 x 14336 forward 6.2 / 7.3; relu_squared 64 x 14336 3.7
+// / 4.0 and 4.0 / 4.4, 256 x 14336 5.3 / 6.1 and 5.8 / 6.9; with 128 threads 3.9 to 5.9. More were
+// not measured.
 inline constexpr int kFewElementsThreads = 256;
-inline constexpr int64_t kFewElementsRuns = int64_t{1} << 17;
+inline constexpr int64_t kFewElementsRuns = int64_t{256} * 14336 / 8;
 
 constexpr int64_t FewElementsBlocks(int64_t runs) {
   return (runs + kFewElementsThreads - 1) / kFewElementsThreads;

@@ -1,6 +1,7 @@
 // The backward kernel for slices of many rows, which are gone through one after the other: what a
 // block keeps of its place is a row, not slices ahead of where it works, which leaves registers for
-// both sums of 4 packs. See modulated_rms_norm_backward.cuh.
+// both sums. Rows are taken from the ring twice: holding 2 packs is no faster, and 4 spill. See
+// modulated_rms_norm_backward.cuh.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_BACKWARD_SLICES_CUH_
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_BACKWARD_SLICES_CUH_
@@ -12,13 +13,11 @@ namespace fuseboard::modulated_rms_norm {
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters over slices.
 // REQUIRES: all rows in 16-byte runs; every slice has rows; 1 <= stages <= 3; dx; a factor in
 // shared memory.
-template <typename X, typename DY, int kPacks, bool kCluster,
-          bool kHolds = kPacks == 2 && sizeof(DY) == sizeof(X)>
+template <typename X, typename DY, int kPacks, bool kCluster>
 __global__ void __launch_bounds__(512, 1)
     BackwardSlicesKernel(const __grid_constant__ BackwardArgs args) {
   using Blocks = RowBlocks<kCluster>;
   using Ring = rms_norm::BackwardRing<X, DY, /*kAdd=*/false, kPacks>;
-  using Held = rms_norm::HeldRow<X, DY, /*kAdd=*/false, kPacks, kHolds>;
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ rms_norm::RowSumStorage<kCluster> sums;
@@ -72,22 +71,18 @@ __global__ void __launch_bounds__(512, 1)
       next_rstd = rstd_of(row + row_step);
       rms_norm::WaitForStage(stages);
       const int64_t next = row + stages * row_step;
-      Held held;
       float dot = 0.0f;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         const int pack = first + p * step;
         if (pack >= end) continue;
-        held.Take(ring, stage, p, /*has_dsum=*/false);
-        if (kHolds && next < slice.end) fetch(stage, p, next, pack);
         float x[kLanes], dy[kLanes], factor[kLanes];
-        held.LoadX(p, x);
-        held.LoadDy(p, dy);
+        Unpack<X, kLanes>(ring.RowX(stage, p), x);
+        Unpack<DY, kLanes>(ring.RowDy(stage, p), dy);
         ring.LoadFloatRow(stages, p, ring.thread, factor);
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) dot += dy[i] * factor[i] * x[i];
       }
-      if constexpr (kHolds) CopyAsyncCommit();
       const float sum = rms_norm::RowSum<kCluster>(dot * rstd, &sums, turn);
       const float slope = -rstd * (sum * inverse_hidden);  // dx = rstd * (g + x * slope).
 
@@ -95,14 +90,11 @@ __global__ void __launch_bounds__(512, 1)
       for (int p = 0; p < kPacks; ++p) {
         const int pack = first + p * step;
         if (pack >= end) continue;
-        if constexpr (!kHolds) {
-          held.Take(ring, stage, p, /*has_dsum=*/false);
-          if (next < slice.end) fetch(stage, p, next, pack);
-        }
         float x[kLanes], dy[kLanes], factor[kLanes];
-        held.LoadX(p, x);
-        held.LoadDy(p, dy);
+        Unpack<X, kLanes>(ring.RowX(stage, p), x);
+        Unpack<DY, kLanes>(ring.RowDy(stage, p), dy);
         ring.LoadFloatRow(stages, p, ring.thread, factor);
+        if (next < slice.end) fetch(stage, p, next, pack);
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) factor[i] = rstd * fmaf(x[i], slope, dy[i] * factor[i]);
         X* dx = static_cast<X*>(args.dx) + row * args.dx_stride;
@@ -115,7 +107,7 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) dy_sum[p][i] += dy[i];
       }
-      if constexpr (!kHolds) CopyAsyncCommit();
+      CopyAsyncCommit();
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
 

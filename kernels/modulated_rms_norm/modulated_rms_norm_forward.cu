@@ -20,8 +20,9 @@ RowsKernel SelectRowsKernel(int32_t dtype, const RowsForm& form) {
   return DispatchFloat(dtype, [&](auto tag) -> RowsKernel {
     using X = typename decltype(tag)::type;
     if (form.rows == 1) return RowsKernelOf<X, kOneRow, 24>();
-    return form.packs == kTwoRows.packs ? RowsKernelOf<X, kTwoRows, 32>()
-                                        : RowsKernelOf<X, kTwoWideRows, 16>();
+    if (form == kTwoRows) return RowsKernelOf<X, kTwoRows, 32>();
+    return form == kTwoWideRows ? RowsKernelOf<X, kTwoWideRows, 16>()
+                                : RowsKernelOf<X, kTwoWidestRows, 16>();
   });
 }
 
@@ -55,7 +56,7 @@ int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
 
 int32_t LoadForwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const RowsForm& form : {kOneRow, kTwoRows, kTwoWideRows}) {
+    for (const RowsForm& form : {kOneRow, kTwoRows, kTwoWideRows, kTwoWidestRows}) {
       const cudaError_t error = LoadKernel(SelectRowsKernel(dtype, form));
       if (error != cudaSuccess) return error;
     }

@@ -4,6 +4,8 @@
 #ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
 
+#include <initializer_list>
+
 #include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
 #include "kernels/rms_norm/rms_norm_policy.h"
 
@@ -32,8 +34,9 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
 // The forms of the forward kernel for some rows of a group to a block: packs of a thread, warps at
 // most, rows. Rows that share a block share what they are multiplied with and have one barrier.
 // H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows 93.5 %, 4 rows (80 registers) 91.9 %, 4 packs
-// and 1 row 82.1 %, 4 packs and 2 rows 93.8 % with 128 registers; 81.9 % with 2 packs and 2 rows if
-// scale, shift and weight are asked for after the sums.
+// and 1 row 82.1 %, 4 packs and 2 rows 93.6 % with 128 registers; 81.9 % with 2 packs and 2 rows if
+// scale, shift and weight are asked for after the sums. H 8192: 4 packs 89.9 %, 2 packs and 16
+// warps 87.9 %; H 16384: 77.4 %, 1 row 64.5 %, the general kernel 68 %.
 struct RowsForm {
   int packs;
   int warps;
@@ -44,12 +47,20 @@ struct RowsForm {
 inline constexpr RowsForm kOneRow = {4, 8, 1};
 inline constexpr RowsForm kTwoRows = {2, 8, 2};
 inline constexpr RowsForm kTwoWideRows = {4, 8, 2};
+inline constexpr RowsForm kTwoWidestRows = {4, 16, 2};
+
+constexpr bool Covers(const RowsForm& form, int64_t row_packs) {
+  return row_packs <= form.warps * rms_norm::kWarp * form.packs;
+}
 
 // {} where there is none: rows of few packs or very many.
 constexpr RowsForm SelectRowsForm(int64_t row_packs, int64_t group_rows) {
-  if (row_packs <= 64 || row_packs > kOneRow.warps * rms_norm::kWarp * kOneRow.packs) return {};
-  if (group_rows == 1) return kOneRow;
-  return row_packs <= kTwoRows.warps * rms_norm::kWarp * kTwoRows.packs ? kTwoRows : kTwoWideRows;
+  if (row_packs <= 64) return {};
+  if (group_rows == 1) return Covers(kOneRow, row_packs) ? kOneRow : RowsForm{};
+  for (const RowsForm& form : {kTwoRows, kTwoWideRows, kTwoWidestRows}) {
+    if (Covers(form, row_packs)) return form;
+  }
+  return {};
 }
 
 constexpr int ThreadsOf(const RowsForm& form, int64_t row_packs) {
@@ -58,19 +69,23 @@ constexpr int ThreadsOf(const RowsForm& form, int64_t row_packs) {
 }
 
 // The backward for slices of many rows. One block to a multiprocessor leaves fewest sums of slices.
-// H200, bf16, 16 x 1024 x 4096: 2 packs and 2 rows to a block 85.3 %, 1 row and two blocks 79.6 %,
-// 4 packs 76 %.
+// H200, bf16, share of the copy rate with a weight: H 1024 83.9 %, 4 packs 76.1 %; H 2048 86.9 %
+// (80.7 %); H 4096 86.3 %, 1 row and two blocks 81.6 %, 4 packs 79.7 %; H 8192 84.4 %, 4 packs and
+// two blocks 74.3 %; but H 5120, whose threads are fewer, 75.9 and 81.6 %.
 constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x_bytes,
                                                 int dy_bytes) {
   using rms_norm::CutRow;
   const int max_cluster = sm >= 90 ? rms_norm::kMaxCluster : 1;
   rms_norm::Policy policy = {};
   int blocks = 1;
-  if (row_packs <= 128) {
+  if (row_packs <= 64) {
     policy = CutRow(row_packs, 4, rms_norm::kWarp, 1, 128);
     blocks = 3;
-  } else if (row_packs <= 512) {
-    policy = CutRow(row_packs, 2, 256, 1, 512);
+  } else if (row_packs <= 512 || (row_packs > 768 && row_packs <= 1024)) {
+    policy = CutRow(row_packs, 2, 512, 1, 512);
+  } else if (row_packs <= 768) {
+    policy = CutRow(row_packs, 4, 256, 1, 256);
+    blocks = 2;
   } else {
     policy = CutRow(row_packs, 4, 512, max_cluster, 512);
   }

@@ -14,13 +14,14 @@ inline constexpr int kFewRowsMaxThreads = 512;
 inline constexpr int kFewRowsTile = 8;
 
 // Above this the kernels for many rows are as good, or not known to be worse. H200, bf16, this
-// kernel / the others, us between events: 64 x 1024 4.0 / 7.5, 64 x 2048 4.2 / 8.2, 64 x 4096 4.4 /
-// 8.2, 64 x 8192 5.3 / 11.9; 512 x 1024 6.4 / 8.2, 1024 x 1024 8.8 / 8.9; 1024 x 2048 9.5 / 12.4,
-// 1024 x 4096 11.0 / 17.0, 1024 x 8192 20.6 / 24.2; 2048 x 2048 15.0 / 15.3, 2048 x 8192 35.7 /
-// 34.9. layer_norm 64 x 4096 4.9 / 10.8, 1024 x 8192 22.8 / 31.1.
+// kernel / the others, us between events: 64 x 1024 4.0 / 7.4, 64 x 2048 4.2 / 8.1, 64 x 4096 4.4 /
+// 8.1, 64 x 8192 5.4 / 11.7; 256 x 256 4.9 / 7.0, 512 x 256 6.2 / 6.7; 512 x 512 6.2 / 7.4, 1024 x
+// 512 8.6 / 8.1; 768 x 1024 7.6 / 9.1, 1024 x 1024 8.8 / 8.9; 1024 x 2048 9.5 / 12.4, 1024 x 4096
+// 11.0 / 17.0, 1024 x 8192 20.6 / 24.2; 2048 x 2048 15.0 / 15.3, 2048 x 8192 35.7 / 34.9.
+// layer_norm 64 x 4096 4.9 / 10.6, 1024 x 8192 22.8 / 31.1.
 constexpr int64_t MostFewRows(int64_t row_packs) {
   if (row_packs > 2 * kFewRowsMaxThreads) return 0;
-  return row_packs >= 256 ? 1024 : row_packs >= 128 ? 512 : 256;
+  return row_packs >= 256 ? 1024 : row_packs >= 128 ? 768 : row_packs >= 32 ? 512 : 256;
 }
 
 // packs == 0: too many rows, or too wide. 512 threads: 1024 x 4096 11.0 us, 256 14.8.

@@ -23,7 +23,8 @@ static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/false).
 static_assert(SelectRowsForm(/*row_packs=*/512, /*group_rows=*/1).rows == 1);
 static_assert(SelectRowsForm(512, 1024) == kTwoRows && ThreadsOf(kTwoRows, 512) == 256);
 static_assert(SelectRowsForm(513, 1024) == kTwoWideRows && ThreadsOf(kTwoWideRows, 513) == 160);
-static_assert(SelectRowsForm(64, 1024).rows == 0 && SelectRowsForm(1025, 1024).rows == 0);
+static_assert(SelectRowsForm(1025, 1024) == kTwoWidestRows && SelectRowsForm(1025, 1).rows == 0);
+static_assert(SelectRowsForm(64, 1024).rows == 0 && SelectRowsForm(2049, 1024).rows == 0);
 
 void ExpectCovered(const Slices& slices, int64_t group_rows) {
   EXPECT_GE(slices.per_group, 1);
@@ -61,6 +62,8 @@ TEST(ModulatedRmsNormPolicyTest, BlocksKeepTheKernelsBounds) {
       EXPECT_LE(threads, policy.packs == 4 ? 512 : 256);
       EXPECT_TRUE(policy.shared_weight || policy.rows_per_block == 1);
       EXPECT_GE(Resident(policy, 132), 1);
+      const rms_norm::Policy of_slices = SelectSlicesBackward(sm, row_packs, 2, 4);
+      EXPECT_LE(of_slices.threads_per_row * of_slices.rows_per_block, 512);
     }
   }
 }

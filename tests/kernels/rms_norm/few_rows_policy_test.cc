@@ -24,8 +24,10 @@ TEST(FewRowsPolicyTest, RowsAreCoveredByWholeWarpsWithinTheKernelsBounds) {
 TEST(FewRowsPolicyTest, ManyRowsAndWideOnesAreLeftToTheOtherKernels) {
   EXPECT_NE(SelectFewRows(1024, 512).packs, 0);  // 1,024 x 4,096 bf16.
   EXPECT_EQ(SelectFewRows(1025, 512).packs, 0);
-  EXPECT_NE(SelectFewRows(512, 128).packs, 0);
-  EXPECT_EQ(SelectFewRows(513, 128).packs, 0);
+  EXPECT_NE(SelectFewRows(768, 128).packs, 0);
+  EXPECT_EQ(SelectFewRows(769, 128).packs, 0);
+  EXPECT_NE(SelectFewRows(512, 32).packs, 0);
+  EXPECT_EQ(SelectFewRows(513, 32).packs, 0);
   EXPECT_NE(SelectFewRows(256, 16).packs, 0);
   EXPECT_EQ(SelectFewRows(257, 16).packs, 0);
   EXPECT_EQ(SelectFewRows(1, 1025).packs, 0);  // Clusters.
