@@ -140,12 +140,12 @@ TEST_P(CrossEntropyEntropyTest, MatchesDoubleWithOptions) {
 }
 
 // A gradient adds up to 0 over its row, but for the error of lse and entropy, which all classes
-// share. In fp32 an lse near 20 is off by up to 9.5e-7.
+// share. In fp32 an lse near 40 is off by up to 1.9e-6.
 TEST_P(CrossEntropyEntropyTest, WideStatisticsKeepTheDigitsOfFp32) {
   Case c({12, 5000, FB_F32}, 29);
   for (int64_t row = 0; row < c.shape.rows; ++row) {
     for (int64_t i = 0; i < c.shape.vocab; ++i) {
-      c.logits.Set(row, i, c.logits.At(row, i) + 3.0 * static_cast<double>(row % 4));
+      c.logits.Set(row, i, c.logits.At(row, i) + 10.0 * static_cast<double>(row % 4));
     }
   }
   c.statistic = FB_F64;
@@ -161,10 +161,10 @@ TEST_P(CrossEntropyEntropyTest, WideStatisticsKeepTheDigitsOfFp32) {
   for (int64_t row = 0; row < c.shape.rows; ++row) {
     const Distribution d = DistributionOf(c, row);
     EXPECT_NEAR(forward.outputs[kLse].At(0, row), Solve(c, row).lse, 2e-7) << "row " << row;
-    EXPECT_NEAR(forward.outputs[kEntropy].At(0, row), d.entropy, 4e-7) << "row " << row;
+    EXPECT_NEAR(forward.outputs[kEntropy].At(0, row), d.entropy, 1e-6) << "row " << row;
     double sum = 0;
     for (int64_t i = 0; i < c.shape.vocab; ++i) sum += backward.outputs[0].At(row, i);
-    EXPECT_NEAR(sum, 0, 4e-7) << "row " << row;
+    EXPECT_NEAR(sum, 0, 1e-6) << "row " << row;
   }
 }
 
