@@ -4,6 +4,7 @@
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/nonzero_static.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include "kernels/torch/device.h"
 
@@ -34,6 +35,11 @@ void SupervisedRows::Wait() {
     count_ = index_.size(0);
   }
   index_ = count_ == total ? at::Tensor() : index_.narrow(0, 0, count_);
+  // Right, and hardly ever meant.
+  if (count_ == 0) {
+    TORCH_WARN_ONCE("fuseboard: a loss has no row that counts, as all its ", total,
+                    " targets are ignore_index: it is 0, and so are its gradients. Said once.");
+  }
 }
 
 at::Tensor SupervisedRows::Take(const at::Tensor& full, int64_t begin, int64_t count) const {

@@ -59,6 +59,20 @@ def test_the_first_call_opens_the_kernel(home: pathlib.Path) -> None:
     assert done.stdout == "True 1\n", done.stderr
 
 
+def test_a_batch_without_a_row_that_counts_is_reported_once(home: pathlib.Path) -> None:
+    body = '''
+        hidden = torch.randn(4, 8, requires_grad=True)
+        for _ in range(2):
+            target = torch.full((4,), -100)
+            loss = ops.fused_linear_cross_entropy(hidden, torch.randn(16, 8), target)
+            loss.backward()
+        print(loss.item(), hidden.grad.abs().max().item())
+        '''
+    done = run(home, body)
+    assert done.stdout == "0.0 0.0\n", done.stderr
+    assert done.stderr.count("all its 4 targets are ignore_index") == 1, done.stderr
+
+
 def test_switched_off_the_composite_runs(home: pathlib.Path) -> None:
     done = run(home, "print(right(), fused())", FUSEBOARD_DISABLE="1")
     assert (done.stdout, done.stderr) == ("True 0\n", "")
