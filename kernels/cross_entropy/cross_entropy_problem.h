@@ -16,10 +16,10 @@ struct Problem {
   void* dlogits;
   const void* target;
   const float* class_weight;
-  const float* scale;       // Upstream gradient of a row's loss; null means 1.
-  const void* lse_in;       // Backward only. double or float, as all statistics.
-  const void* entropy_in;   // Backward only, with dentropy.
-  const float* dentropy;    // Upstream gradient of a row's entropy; null: there is none.
+  const float* scale;      // Upstream gradient of a row's loss; null means 1.
+  const void* lse_in;      // Backward only. double or float, as all statistics.
+  const void* entropy_in;  // Backward only, with dentropy.
+  const float* dentropy;   // Upstream gradient of a row's entropy; null: there is none.
   float* loss;
   float* z_loss;
   void* lse;

@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kEntropyThreads)
       continue;
     }
     const SavedLse lse = LoadLse<M>(problem, problem.lse, row);
-    const Total sum = BlockReduce(Total{EntropyOfThread<M>(problem, row, lse)}, Sum{}, Total{0},
-                                  shared[turn]);
+    const Total sum =
+        BlockReduce(Total{EntropyOfThread<M>(problem, row, lse)}, Sum{}, Total{0}, shared[turn]);
     turn ^= 1;
     if (threadIdx.x == 0) {
       // exp(-rest), whose square is nothing beside 1 in fp32.

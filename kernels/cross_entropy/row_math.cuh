@@ -464,7 +464,6 @@ __device__ __forceinline__ SavedLse LoadLse(const Problem& p, const void* lse, i
   }
 }
 
-
 template <typename M>
 __device__ __forceinline__ RowGradient GradientFromLse(const Problem& p, int64_t row,
                                                        const RowTarget& target, float weight_sum) {

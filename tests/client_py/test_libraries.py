@@ -60,14 +60,14 @@ def test_the_first_call_opens_the_kernel(home: pathlib.Path) -> None:
 
 
 def test_a_batch_without_a_row_that_counts_is_reported_once(home: pathlib.Path) -> None:
-    body = '''
+    body = """
         hidden = torch.randn(4, 8, requires_grad=True)
         for _ in range(2):
             target = torch.full((4,), -100)
             loss = ops.fused_linear_cross_entropy(hidden, torch.randn(16, 8), target)
             loss.backward()
         print(loss.item(), hidden.grad.abs().max().item())
-        '''
+        """
     done = run(home, body)
     assert done.stdout == "0.0 0.0\n", done.stderr
     assert done.stderr.count("all its 4 targets are ignore_index") == 1, done.stderr
