@@ -31,6 +31,20 @@ FUSECTL = STAGE / "bin/fusectl"
 # Slow machines and sanitizers: no test waits this long when all is well.
 PATIENCE_SECONDS = 60
 
+# Configuration files that are refused, at a start and at a reload alike, and what the refusal names.
+# A number is the size of a file of zeros: it costs nothing, unless somebody reads it.
+BAD_CONFIGS: list[tuple[str | int, str]] = [
+    ("drain_seconds: 301", "drain_seconds is 301, want 0 to 300"),
+    ("drain_seconds: -1", "drain_seconds is -1, want 0 to 300"),
+    ("no_such_field: 1", "no_such_field"),
+    ('drain_seconds: "x"', "config.textpb:1:"),
+    ("catalog_dirs: 3", "config.textpb:1:"),
+    ("drain_seconds: ", "config.textpb:"),
+    ("state_dir: {", "config.textpb:1:"),
+    ("drain_seconds: 1 drain_seconds: 2", "drain_seconds"),
+    (100 << 20, "config.textpb has 104857600 bytes, want at most 1048576"),
+]
+
 FINGERPRINT = "fb1:" + "a" * 64
 CATALOG = f"""
 entries {{
@@ -97,6 +111,15 @@ def make_home(folder: pathlib.Path) -> pathlib.Path:
             f"size_bytes: {library.stat().st_size}\n"
         )
     return folder
+
+
+def write_config(file: pathlib.Path, content: str | int) -> None:
+    """A file with this text, or with this many zeros that take no room on the disk."""
+    with open(file, "wb") as out:
+        if isinstance(content, int):
+            out.truncate(content)
+        else:
+            out.write(content.encode())
 
 
 def resolve_request(job: str = "train", rank: int = 0, **fields: Any) -> Any:

@@ -33,12 +33,14 @@ def report_progress(client: Client, request, fused: int, fallbacks: dict[str, in
     )
 
 
-def report_window(client: Client, request, variant: int, **measured: float) -> None:
+def report_window(
+    client: Client, request, variant: int, samples: int = 3, **measured: float
+) -> None:
     window = message("Window", variant=variant, steps=3)
     for name, value in measured.items():
         method = ALLOCATOR if name == "peak_bytes" else CUPTI
         getattr(window, name).CopyFrom(
-            message("Measurement", value=value, method=method, samples=3)
+            message("Measurement", value=value, method=method, samples=samples)
         )
     client.call(
         "Profile/ReportWindow",
@@ -138,13 +140,20 @@ def test_savings_are_absent_until_both_sides_are_measured(daemon: Daemon) -> Non
     request = resolve_request()
     client.call("Resolver/Resolve", request, "ResolveResponse")
     report_window(client, request, 1, launches_per_step=100, step_ms=3)
-    assert "fuseboard_saved" not in daemon.http("/metrics")[1]
-    report_window(client, request, 2, launches_per_step=60)
+    page = daemon.http("/metrics")[1]
+    assert "fuseboard_saved" not in page
+    assert "fuseboard_saving_samples{" not in page
+    report_window(client, request, 2, samples=5, launches_per_step=60)
     launches = 'fuseboard_saved_launches_per_step{job="train",method="cupti"}'
     assert daemon.metric(launches) == 40
+    samples = 'fuseboard_saving_samples{job="train",quantity="launches_per_step",side="%s"}'
+    assert daemon.metric(samples % "native") == 3
+    assert daemon.metric(samples % "fused") == 5
     page = daemon.http("/metrics")[1]
     assert "fuseboard_saved_step_seconds" not in page
     assert "fuseboard_saved_peak_bytes" not in page
+    # As many as quantities that are saved, on two sides each.
+    assert page.count("fuseboard_saving_samples{") == 2
 
 
 def test_damaged_library_is_counted_and_named(daemon: Daemon) -> None:

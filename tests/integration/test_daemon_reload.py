@@ -6,7 +6,15 @@ import pathlib
 import signal
 
 import pytest
-from daemon_harness import CATALOG, FINGERPRINT, Daemon, eventually, resolve_request
+from daemon_harness import (
+    BAD_CONFIGS,
+    CATALOG,
+    FINGERPRINT,
+    Daemon,
+    eventually,
+    resolve_request,
+    write_config,
+)
 
 
 @pytest.fixture
@@ -57,18 +65,17 @@ def test_added_kernel_folder_is_searched(
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("content", "named"),
     [
-        ("drain_seconds: 1000", "drain_seconds"),
-        ("drain_seconds: ", "config.textpb"),
+        *BAD_CONFIGS,
         ("liveness_seconds: 99", "needs a restart to change liveness_seconds from 30 to 99"),
     ],
 )
 def test_rejected_config_changes_nothing_and_is_shown(
-    idle_daemon: Daemon, config: pathlib.Path, text: str, named: str
+    idle_daemon: Daemon, config: pathlib.Path, content: str | int, named: str
 ) -> None:
     before = decide(idle_daemon)
-    config.write_text(text)
+    write_config(config, content)
     # Would be taken over, were the rest right.
     catalog = idle_daemon.home / "share/fuseboard/catalog/test.textpb"
     catalog.write_text("")
@@ -83,6 +90,35 @@ def test_rejected_config_changes_nothing_and_is_shown(
     config.write_text("drain_seconds: 1")
     reload(idle_daemon, "applied")
     assert list(idle_daemon.admin().describe().problems) == []
+
+
+def test_emptied_config_is_back_to_the_defaults(
+    idle_daemon: Daemon, short_folder: pathlib.Path
+) -> None:
+    """An empty file is no error at a start, so it is none at a reload."""
+    kernels = idle_daemon.home / "lib/fuseboard/kernels"
+    other = short_folder / "other"
+    kernels.rename(other)
+    file = short_folder / "config.textpb"
+    write_config(file, f'kernel_dirs: "{other}"')
+    idle_daemon.start(f"--config={file}")
+    assert decide(idle_daemon).decisions[0].kind == 3
+    write_config(file, "")
+    reload(idle_daemon, "applied")
+    assert decide(idle_daemon).decisions[0].kind == 1
+    assert list(idle_daemon.admin().describe().problems) == []
+
+
+def test_emptied_config_that_would_need_a_restart_is_rejected(
+    idle_daemon: Daemon, short_folder: pathlib.Path
+) -> None:
+    file = short_folder / "config.textpb"
+    write_config(file, "liveness_seconds: 12")
+    idle_daemon.start(f"--config={file}")
+    write_config(file, "")
+    reload(idle_daemon, "rejected")
+    [problem] = idle_daemon.admin().describe().problems
+    assert "needs a restart to change liveness_seconds from 12 to 30" in problem
 
 
 def test_broken_catalogue_keeps_the_last_good_one(

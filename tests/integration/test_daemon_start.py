@@ -12,7 +12,17 @@ import subprocess
 import time
 
 import pytest
-from daemon_harness import DAEMON, PATIENCE_SECONDS, Daemon, eventually, message, resolve_request
+from daemon_harness import (
+    BAD_CONFIGS,
+    DAEMON,
+    PATIENCE_SECONDS,
+    ROOT,
+    Daemon,
+    eventually,
+    message,
+    resolve_request,
+    write_config,
+)
 
 NOBODY = 65534
 
@@ -162,19 +172,16 @@ def test_other_users_reach_the_job_socket_but_not_the_admin_socket(
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ("drain_seconds: 301", "drain_seconds"),
-        ("no_such_field: 1", "no_such_field"),
-        ('drain_seconds: "x"', "config.textpb:1:"),
+        *BAD_CONFIGS,
         ('job_socket: "/tmp/' + "x" * 110 + '"', "107"),
         ('http_address: "nonsense"', "http_address"),
-        ("state_dir: {", "config.textpb:1:"),
     ],
 )
 def test_bad_config_is_refused_by_field_and_touches_nothing(
-    idle_daemon: Daemon, short_folder: pathlib.Path, config: str, named: str
+    idle_daemon: Daemon, short_folder: pathlib.Path, config: str | int, named: str
 ) -> None:
     file = short_folder / "config.textpb"
-    file.write_text(config)
+    write_config(file, config)
     # No flag that would hide the field.
     refused = subprocess.run(
         [str(DAEMON), f"--config={file}", f"--state_dir={idle_daemon.state}"],
@@ -185,15 +192,14 @@ def test_bad_config_is_refused_by_field_and_touches_nothing(
     assert not idle_daemon.state.exists()
 
 
-def test_huge_config_is_refused_before_it_is_read(
-    idle_daemon: Daemon, short_folder: pathlib.Path
-) -> None:
+def test_empty_config_is_that_of_no_file(idle_daemon: Daemon, short_folder: pathlib.Path) -> None:
     file = short_folder / "config.textpb"
-    with open(file, "wb") as sparse:
-        sparse.truncate(100 << 20)
-    refused = run(idle_daemon, f"--config={file}")
-    assert refused.returncode == 2
-    assert str(file) in refused.stderr
+    write_config(file, "")
+    checked = run(idle_daemon, f"--config={file}", "--check_config")
+    assert (checked.returncode, checked.stdout) == (0, run(idle_daemon, "--check_config").stdout)
+    assert "liveness_seconds: 30" in checked.stdout
+    idle_daemon.start(f"--config={file}")
+    assert list(idle_daemon.admin().describe().problems) == []
 
 
 def test_check_config_prints_the_whole_and_starts_nothing(
@@ -207,6 +213,24 @@ def test_check_config_prints_the_whole_and_starts_nothing(
     assert "liveness_seconds: 13" in checked.stdout  # The flag wins.
     assert f'job_socket: "{idle_daemon.job_socket}"' in checked.stdout
     assert not idle_daemon.state.exists()
+
+
+def test_example_config_is_valid_and_says_the_defaults() -> None:
+    # With what the file names itself, so that a user who is not root gets the same.
+    flags = [
+        "--state_dir=/var/lib/fuseboard",
+        "--job_socket=/run/fuseboard/job.sock",
+        "--admin_socket=/run/fuseboard/admin.sock",
+    ]
+    example, default = (
+        subprocess.run(
+            [str(DAEMON), *chosen, "--check_config"],
+            check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        )
+        for chosen in ([f"--config={ROOT}/deploy/fuseboardd.textpb"], flags)
+    )  # fmt: skip
+    assert example.returncode == 0, example.stderr
+    assert example.stdout == default.stdout
 
 
 def test_help_documents_every_field_of_the_configuration() -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -146,33 +145,6 @@ def test_a_process_that_ends_is_forgotten_by_the_daemon(daemon: Daemon) -> None:
     with patch(model, daemon):
         assert len(processes(daemon)) == 1
     eventually(lambda: not processes(daemon), "the end of the process in the list of jobs")
-
-
-def test_of_many_processes_that_race_exactly_one_starts_the_private_daemon(
-    short_folder: pathlib.Path,
-) -> None:
-    folder = short_folder / "private"
-    folder.mkdir(mode=0o700)
-    script = (
-        "import pathlib, sys\n"
-        "from fuseboard import _daemon, _home\n"
-        "print(_daemon.start_private(_home.find_home(), pathlib.Path(sys.argv[1]), 60.0, 2.0))\n"
-    )
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, folder],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        for _ in range(6)
-    ]
-    answers = [racer.communicate(timeout=120)[0].strip() for racer in racers]
-    # The daemon may already have ended, unused, when a late racer comes: it then starts the next one.
-    assert answers.count(b"True") >= 1 and set(answers) <= {b"True", b"False"}
-    deadline = time.monotonic() + 60
-    while _daemon.answers(str(folder / "job.sock")):
-        assert time.monotonic() < deadline, "an unused private daemon does not end"
-        time.sleep(0.1)
 
 
 def test_a_private_daemon_serves_a_model(
