@@ -94,8 +94,8 @@ std::vector<Index> TargetsOf(int64_t rows, int64_t classes, int64_t stride) {
 template <typename Index>
 void ExpectInverse(int64_t rows, int64_t stride, bool weighted) {
   constexpr int64_t kClasses = 11;
-  std::vector<float> weight;
-  for (int64_t i = 0; i < kClasses; ++i) weight.push_back(0.25f * static_cast<float>(i));
+  std::vector<float> weight(kClasses);
+  for (size_t i = 0; i < kClasses; ++i) weight[i] = 0.25f * static_cast<float>(i);
   const std::vector<Index> targets = TargetsOf<Index>(rows, kClasses, stride);
   double want = 0.0;
   for (int64_t row = 0; row < rows; ++row) {
