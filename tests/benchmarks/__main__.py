@@ -116,6 +116,26 @@ def without_slow(case: Case, slow: collections.Counter[tuple[str, str]]) -> list
     return [f"{case.operation} {case.shape}: {name} compiles for too long" for name in names]
 
 
+def resumed(cases: list[Case], result: Result, target: pathlib.Path) -> list[Case]:
+    """Puts into `result` what an earlier run measured; returns the cases that it did not.
+
+    Raises:
+        SystemExit: There is no earlier run, or it was of another device, torch or commit.
+    """
+    if not target.exists():
+        raise SystemExit(f"--resume: no {target}")
+    earlier = json.loads(target.read_text())
+    for field in ("gpu", "torch", "commit"):
+        was, now = earlier["context"][field], result["context"][field]
+        if was != now:
+            raise SystemExit(f"--resume: {field} of {target} is {was!r}, of this run {now!r}")
+    result["rows"] = earlier["rows"]
+    done = {(row["operation"], row["shape"]) for row in earlier["rows"]}
+    names = tuple(f"{operation} {shape}:" for operation, shape in done)
+    result["left_out"] = [line for line in earlier["left_out"] if line.startswith(names)]
+    return [case for case in cases if (case.operation, case.shape) not in done]
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -131,6 +151,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--without", action="append", default=[], metavar="IMPL", help='e.g. "torch.compile"'
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the JSON in --out: same device, same commit",
     )
     parser.add_argument(
         "--page-only", action="store_true", help="write the page of a JSON that a run left in --out"
@@ -177,6 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
     result: Result = {"context": context(bench, copy_rate), "rows": [], "left_out": []}
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / f"{options.name}.json"
+    if options.resume:
+        cases = resumed(cases, result, target)
     failed = 0
     slow: collections.Counter[tuple[str, str]] = collections.Counter()
     for index, case in enumerate(cases, 1):

@@ -140,6 +140,26 @@ def test_a_page_can_be_written_from_what_an_interrupted_run_left(run):
     assert (folder / "h200-kernels-losses.svg").exists()
 
 
+def test_a_run_goes_on_where_an_earlier_one_ended(run, monkeypatch):
+    arguments = ("--suite", "kernels", "softmax", "tvd", "--without", "torch.compile")
+    _, folder = run(*arguments)
+    target = folder / "h200-kernels.json"
+    whole = json.loads(target.read_text())
+    softmax = [row for row in whole["rows"] if row["operation"] == "softmax"]
+    lines = ["out of time: 3 cases not measured", f"softmax {softmax[0]['shape']}: liger fails"]
+    target.write_text(json.dumps({**whole, "rows": softmax, "left_out": lines}))
+    code, _ = run(*arguments, "--resume")
+    assert code == 0
+    resumed = json.loads(target.read_text())
+    assert resumed["rows"][: len(softmax)] == softmax
+    assert resumed["left_out"] == lines[1:]
+    key = [(row["operation"], row["shape"], row["impl"]) for row in resumed["rows"]]
+    assert sorted(key) == sorted((r["operation"], r["shape"], r["impl"]) for r in whole["rows"])
+    monkeypatch.setenv("FUSEBOARD_COMMIT", "another")
+    with pytest.raises(SystemExit, match="commit of .* is .*, of this run 'another'"):
+        run(*arguments, "--resume")
+
+
 def test_a_process_that_warms_up_compiles_its_part_and_measures_nothing(run, monkeypatch):
     monkeypatch.setenv("FUSEBOARD_BENCHMARK_PART", "0/2")
     code, folder = run("--suite", "kernels", "tvd")
