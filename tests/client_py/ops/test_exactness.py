@@ -29,9 +29,10 @@ OF_NATIVE, OF_ULP = 1.05, 0.6
 # A loss is one number for each seed, too few to tell 5 %; f32 whatever the dtype. An H200 adds up in f32: its
 # entropy has 2.9 units, kl_div of 65,536 classes 1.4.
 OF_ULP_OF_A_LOSS = {"cpu": 1.0, "cuda": 3.2}
-# In fp32 the kernels round once more than torch's at places, and have exponentials of their own: up to 1.6 times
-# native's error on a CPU and on an H200.
-OF_NATIVE_IN_FP32 = 2.0
+# In fp32 the kernels add up in another order than torch and have exponentials of their own. Over 96 seeds, where that
+# is more than OF_ULP: at most 1.4 times native's error on a CPU (a gradient of a bias, which adds up rows one after the
+# other; most are below 1) and 1.3 on an H200, where 6 seeds of wide rows have more.
+OF_NATIVE_IN_FP32 = {"cpu": 1.5, "cuda": 2.0}
 # Below this a result is the rounding of 0, as the gradient of the norm of one element is.
 NOTHING = 1e-12
 
@@ -84,7 +85,7 @@ def excesses(operation, dtype, device, found):
     """The outputs and gradients that are not within their bounds, with their errors."""
     assert found
     excesses = []
-    of_native = OF_NATIVE_IN_FP32 if dtype == torch.float32 else OF_NATIVE
+    of_native = OF_NATIVE_IN_FP32[device] if dtype == torch.float32 else OF_NATIVE
     for name, total in found.items():
         ours, native, ulp = (math.sqrt(value) for value in total)
         of_ulp = OF_ULP
