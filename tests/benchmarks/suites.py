@@ -50,7 +50,7 @@ class Suite:
 _ODD = [(16384, 2880), (16384, 3584), (16384, 5120), (16384, 4097)]
 _WIDE = [(16384, 16384), (4096, 65536), (2048, 131072), (1024, 262144), (256, 262144)]
 _ROWS = [(16384, 4096), (64, 4096), *_WIDE, *_ODD]
-_GATES = [(8192, 14336), (64, 14336), (8192, 2880), (8192, 14337), (4096, 8192)]
+_GATES = [(8192, 14336), (64, 14336), (8192, 2880), (8192, 14337), (4096, 8192), (8, 2048)]
 _HEADS = [
     (4, 4096, (32, 8), 128),
     (1, 64, (32, 8), 128),
@@ -96,7 +96,7 @@ _KERNELS = Suite(
         "fused_linear_jsd": linear_loss_cases.fused_linear_jsd,
     },
     shapes={
-        "rms_norm": [*_ROWS, (16384, 8192), (4096, 2048), (64, 2048)],
+        "rms_norm": [*_ROWS, (16384, 8192), (4096, 2048), (64, 2048), (8, 2048)],
         **dict.fromkeys(("fused_add_rms_norm", "modulated_rms_norm", "layer_norm"), _ROWS),
         "group_norm": [
             (32, 512, 4096, 32),
@@ -125,6 +125,7 @@ _KERNELS = Suite(
             (2048, 50257),
             (512, 131072),
             (512, 262144),
+            (8, 2048),
         ],
         **dict.fromkeys(("rope", "qk_norm_rope"), _HEADS),
         **dict.fromkeys(("swiglu", "geglu_tanh", "geglu_exact", "relu_squared"), _GATES),
@@ -137,6 +138,7 @@ _KERNELS = Suite(
             (8192, 50257),
             (8192, 151936),
             (4096, 262144),
+            (8, 32000),
         ],
         "kl_div": [(8192, 128256), *_CLASSES[1:]],
         **dict.fromkeys(("jsd", "tvd"), _CLASSES),
@@ -279,7 +281,7 @@ def cases_of(
             case = suite.factories[operation](bench, *shape)
             if index >= suite.compiled and not tiny:
                 del case.forwards["torch.compile"]
-            host = tiny or shape[0] in (1, 64)  # Few rows: what counts is the launch.
+            host = tiny or shape[0] in (1, 8, 64)  # Few rows: what counts is the launch.
             found.append((index, dataclasses.replace(case, host=host)))
             if operation in _LOSSES and index < suite.scaled and not quick:
                 found.append((index, _scaled(found[-1][1])))
