@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
 
 namespace fuseboard {
@@ -84,9 +88,10 @@ TEST_F(FlagSetTest, BadValuesNameFlagValueAndWant) {
 TEST_F(FlagSetTest, HelpHasEveryFlagWithinEightyColumns) {
   FlagSet set;
   std::optional<std::string> value;
-  set.Add("long", "TEXT", std::string(30, 'a') + " " + std::string(50, 'b') + " c", &value);
-  EXPECT_EQ(set.Help(), "  --long TEXT\n      " + std::string(30, 'a') + "\n      " +
-                            std::string(50, 'b') + " c\n");
+  const std::string a(30, 'a');
+  const std::string b(50, 'b');
+  set.Add("long", "TEXT", absl::StrCat(a, " ", b, " c"), &value);
+  EXPECT_EQ(set.Help(), absl::StrCat("  --long TEXT\n      ", a, "\n      ", b, " c\n"));
 }
 
 TEST(ParseDurationSecondsTest, KnowsTheUnits) {
