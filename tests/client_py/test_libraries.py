@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -197,6 +199,36 @@ def test_compiled_code_may_make_the_first_call(home: pathlib.Path) -> None:
         """,
     )
     assert done.stdout == "True 1\n", done.stderr
+
+
+def test_code_that_was_compiled_for_another_binding_is_not_taken(
+    home: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    body = """
+        from torch._dynamo.utils import counters
+        f = torch.compile(lambda x: ops.rms_norm(x, 32), fullgraph=True)
+        print(torch.allclose(f(x), want, atol=1e-5), counters["aot_autograd"]["autograd_cache_hit"])
+        """
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(home, body, **cache).stdout == "True 0\n"
+    assert run(home, body, **cache).stdout == "True 1\n"
+    upgrade_binding(home / "lib" / "fuseboard" / "torch")
+    done = run(home, body, **cache)
+    assert done.stdout == "True 0\n", done.stderr
+
+
+def upgrade_binding(folder: pathlib.Path) -> None:
+    """Puts in the place of a link to bindings copies of another digest."""
+    bindings = folder.resolve()
+    folder.unlink()
+    shutil.copytree(bindings, folder)
+    for library in folder.glob("*/*.so"):
+        content = library.read_bytes() + b"\0"
+        library.unlink()
+        library.write_bytes(content)
+        manifest = library.with_suffix(".textpb")
+        digest = hashlib.sha256(content).hexdigest()
+        manifest.write_text(re.sub('sha256: ".*"', f'sha256: "{digest}"', manifest.read_text()))
 
 
 def test_the_package_alone_needs_no_torch_and_the_functions_say_that_they_do() -> None:

@@ -81,6 +81,7 @@ class Binding:
                     "BINDING_UNLOADABLE", f"{artifact.path} does not load: {error}"
                 ) from error
             self._operators, self._binding_sha256 = operators, artifact.sha256
+            _mark_compiled_code(artifact.sha256)
             return operators
 
     def load_kernel(self, artifact: Artifact) -> int:
@@ -137,6 +138,17 @@ class Binding:
         # second library under a reused /proc/self/fd/N would silently be the first.
         self._open_files.append(descriptor)
         return f"/proc/self/fd/{descriptor}"
+
+
+def _mark_compiled_code(sha256: str) -> None:
+    """Keeps what torch.compile stores for this binding's operators apart from another's.
+
+    Its caches know operators by name. What they hold from before an upgrade would be run on operators whose
+    internal results may be others: a float64 was once taken for a float32.
+    """
+    config: Any = getattr(torch.compiler, "config", None)
+    if hasattr(config, "cache_key_tag"):
+        config.cache_key_tag += f"fuseboard-{sha256[:16]}"
 
 
 def _sha256(descriptor: int) -> str:
