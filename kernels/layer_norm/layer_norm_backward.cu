@@ -114,19 +114,9 @@ rms_norm::WideBackwardArgs WideArgsOf(const BackwardCall& b, float* of_weight, f
 }
 
 rms_norm::FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
-  rms_norm::FewRowsArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = DataOf(b.weight);
+  rms_norm::FewRowsArgs args = rms_norm::FewRowsArgsOf<BackwardCall>(b);
   args.mean = static_cast<const float*>(b.mean.data);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = DataOf(b.dx);
-  args.dweight = DataOf(b.dweight);
   args.dbias = DataOf(b.dbias);
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dx_stride = b.dx.stride[0];
-  args.dweight_dtype = b.dweight.dtype;
   args.dbias_dtype = b.dbias.dtype;
   return args;
 }

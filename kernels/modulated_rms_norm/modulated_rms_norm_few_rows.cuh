@@ -10,16 +10,10 @@
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_FEW_ROWS_CUH_
 
 #include "kernels/common/launch.cuh"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/rms_norm/few_rows_backward.cuh"
 
 namespace fuseboard::modulated_rms_norm {
-
-// Threads of a block that have the same columns.
-inline constexpr int kColumnLanes = rms_norm::kFewRowsMaxThreads / rms_norm::kFewRowsTile;
-inline constexpr int kWarpBits = 2;  // 1 << kWarpBits of them are in a warp.
-static_assert(rms_norm::kFewRowsTile << kWarpBits == kWarpThreads);
-
-inline constexpr int kFewRowsBatch = 2;
 
 struct FewRowsArgs : rms_norm::FewRowsArgs {
   const void* scale;
@@ -31,7 +25,6 @@ struct FewRowsArgs : rms_norm::FewRowsArgs {
   float inverse_group_rows;
   // 1 << part_bits lanes share a group: one, or so few that each group has lanes of its own.
   int32_t part_bits;
-  int32_t dshift_dtype;
 };
 
 // Sums over rows in the columns of a thread's pack.
@@ -86,7 +79,7 @@ struct GroupFactors {
                                         const float (&dy)[kLanes],
                                         float (&dy_normed)[kLanes]) const {
     const int64_t at = int64_t{group} * (args.row_packs * kPackLanes<X>)+column;
-    if (args.dshift != nullptr) StoreFloatsOf<kLanes>(args.dshift_dtype, args.dshift, at, dy);
+    if (args.dshift != nullptr) StoreFloats<X, kLanes>(static_cast<X*>(args.dshift) + at, dy);
     float factor[kLanes];
     if (args.dscale != nullptr) {
       Unpack<X, kLanes>(weight, factor);
@@ -103,84 +96,37 @@ struct GroupFactors {
 };
 
 // Shared memory of a block for columns.
-template <typename X>
+template <typename X, int kThreads>
 struct ColumnStorage {
   static constexpr int kColumns = rms_norm::kFewRowsTile * kPackLanes<X>;
-  static constexpr int kWarps = rms_norm::kFewRowsMaxThreads / kWarpThreads;
+  static constexpr int kWarps = kThreads / kWarpThreads;
   alignas(16) float dy_normed[kWarps * kColumns];
   alignas(16) float dy[kWarps * kColumns];
 };
 
-// Groups of at most as many rows at a time as a warp has lanes for: a warp finishes its groups.
-template <typename X, int kBatch>
-__device__ __forceinline__ void ColumnsByLanes(const FewRowsArgs& args, int tile,
-                                               ColumnStorage<X>* shared) {
-  constexpr int kLanes = kPackLanes<X>;
+// The end of a group of several warps, each of which has left its sums in shared memory. A thread
+// has one column of one group, and blocks have as many threads as there are of these.
+template <typename X, int kThreads>
+__device__ __forceinline__ void FinishWarps(const FewRowsArgs& args, int first_column,
+                                            ColumnStorage<X, kThreads>* shared) {
+  constexpr int kColumns = ColumnStorage<X, kThreads>::kColumns;
   const auto thread = static_cast<int>(threadIdx.x);
-  const int lane = thread / rms_norm::kFewRowsTile;
-  const int first = tile * rms_norm::kFewRowsTile;
-  const int pack = first + thread % rms_norm::kFewRowsTile;
-  const int column = pack * kLanes;
-  const int part = lane & ((1 << args.part_bits) - 1);
-  const int slots = kColumnLanes >> args.part_bits;
-  int group = lane >> args.part_bits;
-  float dweight[kLanes] = {};
-  for (int base = 0; base < args.groups; base += slots, group += slots) {
-    const bool active = group < args.groups && pack < args.row_packs;
-    const int of = active ? group : 0;
-    const int begin = of * args.group_rows;
-    const GroupFactors<X, kLanes> factors(args, of, active ? column : 0);
-    GroupSums<X, kBatch> sums;
-    sums.AddRows(args, column, begin + part, active ? begin + args.group_rows : 0);
-    sums.AddLanes(args.part_bits);
-    if (!active || part > 0) continue;
-    factors.Store(args, group, column, sums.dy, sums.dy_normed);
-#pragma unroll
-    for (int i = 0; i < kLanes; ++i) dweight[i] += sums.dy_normed[i];
-  }
-  if (args.dweight == nullptr) return;
-  rms_norm::StoreColumns(dweight, shared->dy_normed, first * kLanes, args.row_packs * kLanes,
-                         args.dweight_dtype, args.dweight);
-}
-
-// Few groups, each of the rows of several warps, which add up their sums in shared memory.
-template <typename X, int kBatch>
-__device__ __forceinline__ void ColumnsByWarps(const FewRowsArgs& args, int tile,
-                                               ColumnStorage<X>* shared) {
-  constexpr int kLanes = kPackLanes<X>;
-  constexpr int kColumns = ColumnStorage<X>::kColumns;
-  const auto thread = static_cast<int>(threadIdx.x);
-  const int first = tile * rms_norm::kFewRowsTile;
-  {
-    const int pack = first + thread % rms_norm::kFewRowsTile;
-    const int lane = thread / rms_norm::kFewRowsTile;
-    const int group = lane >> args.part_bits;
-    const int begin = group * args.group_rows;
-    const bool active = group < args.groups && pack < args.row_packs;
-    GroupSums<X, kBatch> sums;
-    sums.AddRows(args, pack * kLanes, begin + (lane & ((1 << args.part_bits) - 1)),
-                 active ? begin + args.group_rows : 0);
-    sums.AddLanes(kWarpBits);
-    if (thread % kWarpThreads < rms_norm::kFewRowsTile) {
-      const int at = thread / kWarpThreads * kColumns + thread % kWarpThreads * kLanes;
-      StoreFloats<float, kLanes>(shared->dy_normed + at, sums.dy_normed);
-      StoreFloats<float, kLanes>(shared->dy + at, sums.dy);
-    }
-  }
   const int group = thread / kColumns;
-  const int column = first * kLanes + thread % kColumns;
-  const bool active = group < args.groups && column < args.row_packs * kLanes;
+  const int column = first_column + thread % kColumns;
+  const bool active = group < args.groups && column < args.row_packs * kPackLanes<X>;
   const GroupFactors<X, 1> factors(args, active ? group : 0, active ? column : 0);
   __syncthreads();
-  const int warps = 1 << (args.part_bits - kWarpBits);  // Of a group.
   float dy_normed[1] = {};
   float dy[1] = {};
-#pragma unroll 4
-  for (int warp = group * warps; active && warp < (group + 1) * warps; ++warp) {
-    dy_normed[0] += shared->dy_normed[warp * kColumns + thread % kColumns];
-    dy[0] += shared->dy[warp * kColumns + thread % kColumns];
+  if (active) {
+    const int warps = 1 << (args.part_bits - kWarpBits);
+    int at = group * warps * kColumns + thread % kColumns;
+    for (int warp = 0; warp < warps; ++warp, at += kColumns) {
+      dy_normed[0] += shared->dy_normed[at];
+      dy[0] += shared->dy[at];
+    }
+    factors.Store(args, group, column, dy, dy_normed);
   }
-  if (active) factors.Store(args, group, column, dy, dy_normed);
   if (args.dweight == nullptr) return;
   __syncthreads();
   shared->dy[thread] = dy_normed[0];
@@ -191,6 +137,48 @@ __device__ __forceinline__ void ColumnsByWarps(const FewRowsArgs& args, int tile
   StoreFloatOf(args.dweight_dtype, args.dweight, column, dweight);
 }
 
+// dscale, dshift and dweight of one tile of columns.
+template <typename X, int kThreads, int kBatch>
+__device__ __forceinline__ void FewRowsColumns(const FewRowsArgs& args, int tile) {
+  constexpr int kLanes = kPackLanes<X>;
+  __shared__ ColumnStorage<X, kThreads> shared;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread / rms_norm::kFewRowsTile;
+  const int first = tile * rms_norm::kFewRowsTile;
+  const int pack = first + thread % rms_norm::kFewRowsTile;
+  const int column = pack * kLanes;
+  const int part = lane & ((1 << args.part_bits) - 1);
+  const int slots = (kThreads / rms_norm::kFewRowsTile) >> args.part_bits;
+  int group = lane >> args.part_bits;
+  float dweight[kLanes] = {};
+  for (int base = 0; base < args.groups; base += slots, group += slots) {
+    const bool active = group < args.groups && pack < args.row_packs;
+    const int of = active ? group : 0;
+    const int begin = of * args.group_rows;
+    const GroupFactors<X, kLanes> factors(args, of, active ? column : 0);
+    GroupSums<X, kBatch> sums;
+    sums.AddRows(args, column, begin + part, active ? begin + args.group_rows : 0);
+    sums.AddLanes(args.part_bits);
+    if (args.part_bits > kWarpBits) {  // And groups <= slots.
+      if (thread % kWarpThreads < rms_norm::kFewRowsTile) {
+        const int at = thread / kWarpThreads * ColumnStorage<X, kThreads>::kColumns +
+                       thread % kWarpThreads * kLanes;
+        StoreFloats<float, kLanes>(shared.dy_normed + at, sums.dy_normed);
+        StoreFloats<float, kLanes>(shared.dy + at, sums.dy);
+      }
+      FinishWarps<X, kThreads>(args, first * kLanes, &shared);
+      return;
+    }
+    if (!active || part > 0) continue;
+    factors.Store(args, group, column, sums.dy, sums.dy_normed);
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) dweight[i] += sums.dy_normed[i];
+  }
+  if (args.dweight == nullptr) return;
+  rms_norm::StoreColumns(dweight, shared.dy_normed, first * kLanes, args.row_packs * kLanes,
+                         args.dweight_dtype, args.dweight);
+}
+
 // row / group_rows. Exact: the quotient plus half a row's part of it is at least half of that from
 // a whole number, of which there are fewer than 2^20.
 __device__ __forceinline__ int GroupOf(const FewRowsArgs& args, int row) {
@@ -198,12 +186,11 @@ __device__ __forceinline__ int GroupOf(const FewRowsArgs& args, int row) {
 }
 
 // A block for each tile of columns, then one for each row. May be launched dependent. REQUIRES:
-// kFewRowsMaxThreads threads; all rows in 16-byte runs; dy, weight, scale and dscale of the dtype
-// of x.
-template <typename X, int kPacks, int kBatch = kFewRowsBatch, int kBlocks = 2>
-__global__ void __launch_bounds__(rms_norm::kFewRowsMaxThreads, kBlocks)
+// all rows in 16-byte runs; dy, weight, scale, dscale and dshift of the dtype of x.
+template <typename X, int kPacks, int kThreads = kFewRowsThreads, int kBatch = kFewRowsBatch,
+          int kBlocks = kFewRowsBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     FewRowsBackwardKernel(const __grid_constant__ FewRowsArgs args) {
-  __shared__ ColumnStorage<X> shared;
   WaitForPredecessor();
   const auto block = static_cast<int>(blockIdx.x);
   if (block >= args.column_blocks) {
@@ -212,32 +199,28 @@ __global__ void __launch_bounds__(rms_norm::kFewRowsMaxThreads, kBlocks)
         static_cast<const X*>(args.scale) + GroupOf(args, row) * args.scale_stride;
     rms_norm::FewRowsGradient<X, /*kCenter=*/false, /*kAdd=*/false, /*kModulate=*/true, kPacks>(
         args, row, scale);
-  } else if (args.part_bits > kWarpBits) {
-    ColumnsByWarps<X, kBatch>(args, block, &shared);
   } else {
-    ColumnsByLanes<X, kBatch>(args, block, &shared);
+    FewRowsColumns<X, kThreads, kBatch>(args, block);
   }
 }
 
-// Fills in the sizes of `args`, of which the rest is set, and says how it is launched.
-inline LaunchShape CutFewRows(int64_t groups, int64_t group_rows, int64_t row_packs, int64_t hidden,
-                              bool dependent, FewRowsArgs* args) {
-  int bits = 0;
-  while ((groups << (bits + 1)) <= kColumnLanes && (int64_t{1} << bits) < group_rows) ++bits;
+// Fills in the sizes of `args`, of which the rest is set, and says in how many blocks it runs.
+inline LaunchShape CutFewRows(int64_t groups, int64_t group_rows, int64_t hidden, int bytes,
+                              int threads, int batch, FewRowsArgs* args) {
+  const int64_t row_packs = hidden * bytes / 16;
   const bool has_sums =
       args->dweight != nullptr || args->dscale != nullptr || args->dshift != nullptr;
   args->groups = static_cast<int32_t>(groups);
   args->group_rows = static_cast<int32_t>(group_rows);
   args->inverse_group_rows = 1.0f / static_cast<float>(group_rows);
-  args->part_bits = bits;
+  args->part_bits = PartBits(groups, group_rows, threads / rms_norm::kFewRowsTile, batch);
   args->rows = static_cast<int32_t>(groups * group_rows);
   args->row_packs = static_cast<int32_t>(row_packs);
   args->inverse_hidden = 1.0f / static_cast<float>(hidden);
   args->column_blocks =
       has_sums ? static_cast<int32_t>(rms_norm::CeilDiv(row_packs, rms_norm::kFewRowsTile)) : 0;
   return {.blocks = args->column_blocks + (args->dx == nullptr ? 0 : args->rows),
-          .threads = dim3(rms_norm::kFewRowsMaxThreads),
-          .dependent = dependent};
+          .threads = dim3(static_cast<unsigned>(threads))};
 }
 
 }  // namespace fuseboard::modulated_rms_norm

@@ -7,9 +7,33 @@
 #include <initializer_list>
 
 #include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
+#include "kernels/rms_norm/few_rows_policy.h"
 #include "kernels/rms_norm/rms_norm_policy.h"
 
 namespace fuseboard::modulated_rms_norm {
+
+// The backward of few rows; packs == 0: too many, or too wide.
+constexpr rms_norm::Policy SelectFewRows(int64_t group_rows, int64_t rows, int64_t row_packs) {
+  (void)group_rows;
+  return rms_norm::SelectFewRows(rows, row_packs);
+}
+
+// Blocks of the kernel for few rows: threads, rows that a thread asks for at a time, and blocks
+// that its registers leave room for on a multiprocessor.
+inline constexpr int kFewRowsThreads = 256;
+inline constexpr int kFewRowsBatch = 4;
+inline constexpr int kFewRowsBlocks = 3;
+inline constexpr int kWarpBits = 2;  // 1 << kWarpBits lanes of the same columns are in a warp.
+static_assert(rms_norm::kFewRowsTile << kWarpBits == rms_norm::kWarp);
+
+// 1 << PartBits of the `lanes` threads that have the same columns share the rows of a group: as
+// many as have `batch` of them, while there are lanes for all groups. So groups that take more than
+// a warp all have lanes at once.
+constexpr int PartBits(int64_t groups, int64_t group_rows, int lanes, int batch) {
+  int bits = 0;
+  while ((groups << (bits + 1)) <= lanes && (int64_t{batch} << bits) < group_rows) ++bits;
+  return bits;
+}
 
 // Two sums per column stay in registers, of which 8 packs would not leave enough and 4 spill some,
 // and rows are read from the ring twice: two stages, as rms_norm's cut had until it held its rows.

@@ -77,6 +77,7 @@ __device__ __forceinline__ void FewRowsGradient(const FewRowsArgs& args, int row
   for (int p = 0; p < kPacks; ++p) {
     const auto pack = static_cast<int>(threadIdx.x + p * blockDim.x);
     xs[p] = dys[p] = ws[p] = {};
+    if constexpr (kModulate) scales[p] = {};
     if (pack >= args.row_packs) continue;
     xs[p] = LoadLanes<X, kLanes>(x_row + pack * kLanes);
     dys[p] = LoadLanes<X, kLanes>(dy_row + pack * kLanes);

@@ -143,20 +143,11 @@ inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
 }
 
 inline FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
-  const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
-  FewRowsArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = data_of(b.weight);
-  args.dsum = b.dsum == nullptr ? nullptr : data_of(*b.dsum);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = data_of(b.dx);
-  args.dweight = data_of(b.dweight);
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dsum_stride = args.dsum == nullptr ? 0 : b.dsum->stride[0];
-  args.dx_stride = b.dx.stride[0];
-  args.dweight_dtype = b.dweight.dtype;
+  FewRowsArgs args = FewRowsArgsOf<BackwardCall>(b);
+  if (b.dsum != nullptr && !IsAbsent(*b.dsum)) {
+    args.dsum = b.dsum->data;
+    args.dsum_stride = b.dsum->stride[0];
+  }
   args.offset = b.norm.offset;
   args.round_normed = b.norm.round_normed;
   return args;

@@ -79,22 +79,15 @@ int RunForward(const Bench& b, Shape s, int turn) {
 }
 
 // The kernel for few rows.
-template <bool kAdd, int kPacks, bool kDependent>
+template <bool kAdd, int kPacks, bool kDependent, bool kWait = true>
 int RunFewForward(const Bench& b, Shape s, int turn) {
   const Policy p = rms_norm::CutRow(s.hidden / 8, kPacks, 512, 1, 32);
   if (p.packs == 0 || p.threads_per_row < 32) return cudaErrorInvalidValue;
-  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, kAdd, false, kPacks>,
+  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, kAdd, false, kPacks, kWait>,
                       {.blocks = s.rows,
                        .threads = dim3(static_cast<unsigned>(p.threads_per_row)),
                        .dependent = kDependent},
                       ForwardArgsOf<kAdd>(b, s, turn));
-}
-
-// One forward after another.
-template <int (*run)(const Bench&, Shape, int)>
-int RunTwo(const Bench& b, Shape s, int turn) {
-  const int error = run(b, s, turn);
-  return error != cudaSuccess ? error : run(b, s, turn + 1);
 }
 
 // ---- Backward ----
@@ -138,7 +131,7 @@ int RunMany(const Bench& b, Shape s, int turn, const Policy& p) {
 }
 
 template <bool kCenter, bool kAdd, int kBatch>
-int RunFew(const Bench& b, Shape s, int turn, bool dependent) {
+int RunFew(const Bench& b, Shape s, int turn, int threads, bool dependent) {
   rms_norm::FewRowsArgs args = {};
   args.dy = b.At(b.dy, s, turn), args.x = b.At(b.x, s, turn), args.weight = b.weight();
   args.mean = b.mean(), args.rstd = b.rstd(), args.dx = b.At(b.dx, s, turn);
@@ -151,13 +144,15 @@ int RunFew(const Bench& b, Shape s, int turn, bool dependent) {
   args.dweight_dtype = args.dbias_dtype = FB_BF16;
   args.inverse_hidden = 1.0f / static_cast<float>(s.hidden);
   args.round_normed = !kCenter;
-  if (args.row_packs > 2 * rms_norm::kFewRowsMaxThreads) return cudaErrorInvalidValue;
-  const auto kernel = args.row_packs <= rms_norm::kFewRowsMaxThreads
-                          ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 1, kBatch>
-                          : rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 2, kBatch>;
+  const int64_t packs = rms_norm::CeilDiv(args.row_packs, threads);
+  if (packs > 4) return cudaErrorInvalidValue;
+  const auto kernel =
+      packs == 1   ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 1, kBatch>
+      : packs == 2 ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 2, kBatch>
+                   : rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 4, kBatch>;
   return LaunchKernel(kernel,
                       {.blocks = args.column_blocks + s.rows,
-                       .threads = dim3(rms_norm::kFewRowsMaxThreads),
+                       .threads = dim3(static_cast<unsigned>(threads)),
                        .dependent = dependent},
                       args);
 }
@@ -234,9 +229,9 @@ void Check(const Bench& b, Shape s, const char* name) {
                 good ? "ok  " : "FAIL", name, static_cast<long long>(s.rows),
                 static_cast<long long>(s.hidden), batch, dx, dweight, dbias);
   };
-  compare(1, [&] { return RunFew<kCenter, kAdd, 1>(b, s, 0, false); });
-  compare(2, [&] { return RunFew<kCenter, kAdd, 2>(b, s, 0, false); });
-  compare(4, [&] { return RunFew<kCenter, kAdd, 4>(b, s, 0, false); });
+  compare(1, [&] { return RunFew<kCenter, kAdd, 1>(b, s, 0, 512, false); });
+  compare(2, [&] { return RunFew<kCenter, kAdd, 2>(b, s, 0, 256, false); });
+  compare(4, [&] { return RunFew<kCenter, kAdd, 4>(b, s, 0, 512, false); });
 }
 
 // y and rstd of the kernel for few rows and of the other.
@@ -256,24 +251,28 @@ void CheckForward(const Bench& b, Shape s) {
               static_cast<long long>(s.rows), static_cast<long long>(s.hidden), y);
 }
 
-void Forwards(const Bench& b, Shape s, const std::string& at) {
+void Forwards(const Bench& b, Shape s, const std::string& at, int chain) {
   std::vector<tuning::Candidate> c;
   const auto add = [&](const char* name, int (*run)(const Bench&, Shape, int)) {
     if (run(b, s, 0) != cudaSuccess) return;
     c.push_back({at + name, [=, &b](int turn) { return run(b, s, turn); }});
   };
   add("rms_norm forward packs 1", RunForward<false, 1>);
+  add("rms_norm forward packs 2", RunForward<false, 2>);
   add("rms_norm forward few packs 1", RunFewForward<false, 1, false>);
+  add("rms_norm forward few packs 1 no wait", RunFewForward<false, 1, false, false>);
   add("rms_norm forward few packs 2", RunFewForward<false, 2, false>);
+  add("rms_norm forward few packs 2 no wait", RunFewForward<false, 2, false, false>);
+  add("rms_norm forward few packs 4 no wait", RunFewForward<false, 4, false, false>);
   add("rms_norm forward few packs 1 dependent", RunFewForward<false, 1, true>);
+  add("rms_norm forward few packs 2 dependent", RunFewForward<false, 2, true>);
   add("fused_add forward packs 1", RunForward<true, 1>);
+  add("fused_add forward packs 2", RunForward<true, 2>);
   add("fused_add forward few packs 1", RunFewForward<true, 1, false>);
   add("fused_add forward few packs 2", RunFewForward<true, 2, false>);
   add("fused_add forward few packs 1 dependent", RunFewForward<true, 1, true>);
-  add("two rms_norm forwards packs 1", RunTwo<RunForward<false, 1>>);
-  add("two rms_norm forwards few packs 1", RunTwo<RunFewForward<false, 1, false>>);
-  add("two rms_norm forwards few packs 1 dependent", RunTwo<RunFewForward<false, 1, true>>);
-  tuning::TimeInterleaved(c);
+  add("fused_add forward few packs 2 dependent", RunFewForward<true, 2, true>);
+  tuning::TimeInterleaved(c, chain);
 }
 
 template <bool kCenter, bool kAdd>
@@ -282,13 +281,16 @@ void Backwards(const Bench& b, Shape s, const std::string& at) {
   std::vector<tuning::Candidate> c = {{at + "backward many", [&b, s, policy](int turn) {
                                          return RunManyOf<kCenter, kAdd>(b, s, turn, policy);
                                        }}};
-  const auto add = [&](const char* name, int (*run)(const Bench&, Shape, int, bool)) {
-    if (run(b, s, 0, false) != cudaSuccess) return;
-    c.push_back({at + name, [=, &b](int turn) { return run(b, s, turn, false); }});
+  const auto add = [&](const char* name, int threads,
+                       int (*run)(const Bench&, Shape, int, int, bool)) {
+    if (run(b, s, 0, threads, false) != cudaSuccess) return;
+    c.push_back({at + name, [=, &b](int turn) { return run(b, s, turn, threads, false); }});
   };
-  add("backward few, 1 row at a time", RunFew<kCenter, kAdd, 1>);
-  add("backward few, 2 rows at a time", RunFew<kCenter, kAdd, 2>);
-  add("backward few, 4 rows at a time", RunFew<kCenter, kAdd, 4>);
+  add("backward few, 512 threads, 1 row at a time", 512, RunFew<kCenter, kAdd, 1>);
+  add("backward few, 512 threads, 2 rows at a time", 512, RunFew<kCenter, kAdd, 2>);
+  add("backward few, 512 threads, 4 rows at a time", 512, RunFew<kCenter, kAdd, 4>);
+  add("backward few, 256 threads, 2 rows at a time", 256, RunFew<kCenter, kAdd, 2>);
+  add("backward few, 256 threads, 4 rows at a time", 256, RunFew<kCenter, kAdd, 4>);
   tuning::TimeInterleaved(c);
 }
 
@@ -304,7 +306,7 @@ void Both(const Bench& b, Shape s, const std::string& at) {
                    return backward(turn);
                  }});
   };
-  const auto few = [&b, s](int turn) { return RunFew<false, kAdd, 2>(b, s, turn, true); };
+  const auto few = [&b, s](int turn) { return RunFew<false, kAdd, 2>(b, s, turn, 512, true); };
   after("both: packs 4, many", RunForward<kAdd, 4>,
         [&b, s, policy](int turn) { return RunManyOf<false, kAdd>(b, s, turn, policy); });
   after("both: packs 1, few", RunForward<kAdd, 1>, few);
@@ -316,7 +318,8 @@ void Both(const Bench& b, Shape s, const std::string& at) {
 void Tune(const Bench& b, Shape s) {
   const std::string at = std::to_string(s.rows) + "x" + std::to_string(s.hidden) + " ";
   const bool small = s.rows * s.hidden <= 64 * 8192;
-  if (small) Forwards(b, s, at);
+  if (small) Forwards(b, s, at, 1);
+  if (small) Forwards(b, s, at + "of 16 ", 16);
   Backwards<false, false>(b, s, at + "rms_norm ");
   Backwards<false, true>(b, s, at + "fused_add ");
   Backwards<true, false>(b, s, at + "layer_norm ");
@@ -345,7 +348,7 @@ int Main(int argc, char** argv) {
   tuning::Check(cudaMemcpy(b.rstd(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
   tuning::Check(cudaMemcpy(b.mean(), tenths.data(), tenths.size() * 4, cudaMemcpyHostToDevice));
   for (const Shape s :
-       {Shape{64, 4096}, {1, 4096}, {37, 1000}, {64, 2048}, {65, 8200}, {300, 264}}) {
+       {Shape{64, 4096}, {1, 4096}, {37, 1000}, {64, 2048}, {65, 8184}, {300, 264}}) {
     Check<false, false>(b, s, "rms_norm");
     Check<false, true>(b, s, "fused_add");
     Check<true, false>(b, s, "layer_norm");

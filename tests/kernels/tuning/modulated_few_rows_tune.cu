@@ -94,11 +94,11 @@ int RunForward(const Bench& b, Shape s, int turn) {
   return s.hidden <= 4096 ? RunRows<8, 2, 2, 32>(b, s, turn) : RunRows<8, 4, 2, 16>(b, s, turn);
 }
 
-template <int kPacks, bool kDependent>
+template <int kPacks, bool kDependent, bool kWait = true>
 int RunFewForward(const Bench& b, Shape s, int turn) {
   const Policy p = rms_norm::CutRow(s.hidden / 8, kPacks, 512, 1, 32);
   if (p.packs == 0 || p.threads_per_row < 32) return cudaErrorInvalidValue;
-  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, false, true, kPacks>,
+  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, false, true, kPacks, kWait>,
                       {.blocks = s.rows(),
                        .threads = dim3(static_cast<unsigned>(p.threads_per_row)),
                        .dependent = kDependent},
@@ -147,7 +147,7 @@ int RunMany(const Bench& b, Shape s, int turn) {
   return RunManyOf<4>(b, s, turn, policy);
 }
 
-template <int kBatch, int kBlocks, bool kDependent>
+template <int kThreads, int kBatch, int kBlocks, bool kDependent = false>
 int RunFew(const Bench& b, Shape s, int turn) {
   modulated_rms_norm::FewRowsArgs args = {};
   args.dy = At(b.dy, s, turn), args.x = At(b.x, s, turn), args.dx = At(b.dx, s, turn);
@@ -156,15 +156,18 @@ int RunFew(const Bench& b, Shape s, int turn) {
   args.rstd = reinterpret_cast<const float*>(b.rstd.base());
   args.dweight = b.dweight.base(), args.dscale = b.dscale.base(), args.dshift = b.dshift.base();
   args.dy_stride = args.x_stride = args.dx_stride = args.scale_stride = s.hidden;
-  args.dweight_dtype = args.dshift_dtype = FB_BF16;
+  args.dweight_dtype = FB_BF16;
   args.round_normed = true;
-  const LaunchShape shape = modulated_rms_norm::CutFewRows(s.groups, s.group_rows, s.hidden / 8,
-                                                           s.hidden, kDependent, &args);
+  LaunchShape shape = modulated_rms_norm::CutFewRows(s.groups, s.group_rows, s.hidden, /*bytes=*/2,
+                                                     kThreads, kBatch, &args);
+  shape.dependent = kDependent;
+  constexpr int kPacks = 512 / kThreads;
   if (s.hidden > 8192) return cudaErrorInvalidValue;
-  const auto kernel = s.hidden <= 4096
-                          ? modulated_rms_norm::FewRowsBackwardKernel<BFloat16, 1, kBatch, kBlocks>
-                          : modulated_rms_norm::FewRowsBackwardKernel<BFloat16, 2, kBatch, kBlocks>;
-  return LaunchKernel(kernel, shape, args);
+  using modulated_rms_norm::FewRowsBackwardKernel;
+  return LaunchKernel(s.hidden <= 4096
+                          ? FewRowsBackwardKernel<BFloat16, kPacks, kThreads, kBatch, kBlocks>
+                          : FewRowsBackwardKernel<BFloat16, 2 * kPacks, kThreads, kBatch, kBlocks>,
+                      shape, args);
 }
 
 // ---- Checks and times ----
@@ -226,40 +229,47 @@ void CheckShape(const Bench& b, Shape s) {
   const Results y = ResultsOf(b, s, RunRows<16, 4, 1, 16>);
   Compare(b, s, "forward", y, RunFewForward<1, false>, true);
   const Results want = ResultsOf(b, s, RunMany);
-  Compare(b, s, "backward batch 1", want, RunFew<1, 2, false>, false);
-  Compare(b, s, "backward batch 2", want, RunFew<2, 2, false>, false);
-  Compare(b, s, "backward batch 4", want, RunFew<4, 1, false>, false);
+  Compare(b, s, "backward 512, 1", want, RunFew<512, 1, 2>, false);
+  Compare(b, s, "backward 256, 2", want, RunFew<256, 2, 3>, false);
+  Compare(b, s, "backward 256, 4", want, RunFew<256, 4, 2>, false);
+  Compare(b, s, "backward 128, 4", want, RunFew<128, 4, 5>, false);
 }
 
-void Time(const Bench& b, Shape s) {
+void Time(const Bench& b, Shape s, int chain) {
   std::vector<tuning::Candidate> c;
   const auto add = [&](const char* name, Run first, Run second = nullptr) {
     if (first(b, s, 0) != cudaSuccess) return;
     if (second != nullptr && second(b, s, 0) != cudaSuccess) return;
-    c.push_back({s.Name() + name, [=, &b](int turn) {
+    c.push_back({(chain > 1 ? "chain " : "") + s.Name() + name, [=, &b](int turn) {
                    const int error = first(b, s, turn);
                    return error != cudaSuccess || second == nullptr ? error : second(b, s, turn);
                  }});
   };
-  if (s.rows() <= 256) {
+  if (s.rows() <= 512) {
     add("forward, many", RunForward);
     add("forward, 1 row of 1 pack", RunRows<16, 1, 1, 32>);
     add("forward, few, 1 pack", RunFewForward<1, false>);
     add("forward, few, 2 packs", RunFewForward<2, false>);
+    add("forward, few, 2 packs, no wait", RunFewForward<2, false, false>);
     add("forward, few, 1 pack, dependent", RunFewForward<1, true>);
+    add("forward, few, 2 packs, dependent", RunFewForward<2, true>);
   }
   add("backward, many", RunMany);
-  add("backward, few, 1 row at a time", RunFew<1, 2, false>);
-  add("backward, few, 2 rows at a time", RunFew<2, 2, false>);
-  add("backward, few, 2 rows at a time, 1 block", RunFew<2, 1, false>);
-  add("backward, few, 4 rows at a time, 1 block", RunFew<4, 1, false>);
+  add("backward, few, 512 threads, 1 row", RunFew<512, 1, 2>);
+  add("backward, few, 256 threads, 1 row", RunFew<256, 1, 4>);
+  add("backward, few, 256 threads, 2 rows", RunFew<256, 2, 3>);
+  add("backward, few, 256 threads, 4 rows", RunFew<256, 4, 2>);
+  if (s.hidden <= 4096) {
+    add("backward, few, 128 threads, 2 rows", RunFew<128, 2, 5>);
+    add("backward, few, 128 threads, 4 rows", RunFew<128, 4, 5>);
+  }
   if (s.rows() <= 256) {
     add("both, many", RunForward, RunMany);
-    add("both, forward many, few", RunForward, RunFew<2, 2, true>);
-    add("both, few", RunFewForward<1, false>, RunFew<2, 2, true>);
-    add("both, few, forward dependent", RunFewForward<1, true>, RunFew<2, 2, true>);
+    add("both, few, 512 threads", RunFewForward<2, true>, RunFew<512, 1, 2, true>);
+    add("both, few, 256 threads, 2 rows", RunFewForward<2, true>, RunFew<256, 2, 3, true>);
+    add("both, few, 256 threads, 4 rows", RunFewForward<2, true>, RunFew<256, 4, 2, true>);
   }
-  tuning::TimeInterleaved(c);
+  tuning::TimeInterleaved(c, chain);
 }
 
 int Main(int argc, char** argv) {
@@ -267,10 +277,23 @@ int Main(int argc, char** argv) {
   for (int i = 1; i + 2 < argc; i += 3)
     shapes.push_back({std::atoll(argv[i]), std::atoll(argv[i + 1]), std::atoll(argv[i + 2])});
   if (shapes.empty()) {
-    shapes = {{16, 4, 4096},  {64, 1, 4096},  {1, 64, 4096},  {16, 4, 1024},   {16, 4, 8192},
-              {16, 16, 4096}, {256, 1, 4096}, {1, 256, 4096}, {16, 16, 256},   {16, 32, 256},
-              {16, 64, 1024}, {16, 64, 2048}, {16, 64, 4096}, {1, 1024, 4096}, {1024, 1, 4096},
-              {16, 64, 8192}, {16, 128, 4096}};
+    for (const int64_t hidden : {1024, 2048, 4096, 8192}) shapes.push_back({16, 4, hidden});
+    for (const int64_t group_rows : {8, 16, 32, 64, 128}) shapes.push_back({16, group_rows, 4096});
+    for (const int64_t groups : {1, 2, 4, 64}) shapes.push_back({groups, 64 / groups, 4096});
+    for (const int64_t groups : {1, 256}) shapes.push_back({groups, 256 / groups, 4096});
+    for (const int64_t groups : {1, 1024}) shapes.push_back({groups, 1024 / groups, 4096});
+    shapes.insert(shapes.end(), {{16, 8, 256},
+                                 {16, 16, 256},
+                                 {256, 1, 256},
+                                 {16, 32, 256},
+                                 {16, 32, 512},
+                                 {512, 1, 512},
+                                 {16, 48, 1024},
+                                 {16, 64, 1024},
+                                 {768, 1, 1024},
+                                 {16, 64, 2048},
+                                 {16, 64, 8192},
+                                 {16, 128, 8192}});
   }
   const Bench b;
   tuning::FillBf16(Of(b.x), kSets * kBytes / 2, 0.1f, 1.0f, 1);
@@ -291,7 +314,10 @@ int Main(int argc, char** argv) {
                         {2, 33, 4096}}) {
     CheckShape(b, s);
   }
-  for (const Shape s : shapes) Time(b, s);
+  for (const Shape s : shapes) {
+    Time(b, s, 1);
+    if (s.rows() <= 64) Time(b, s, 16);
+  }
   return EXIT_SUCCESS;
 }
 
