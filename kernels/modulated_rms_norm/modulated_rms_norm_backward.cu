@@ -172,9 +172,11 @@ BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
 
 int32_t LaunchFewRows(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
-  FewRowsArgs args = {rms_norm::FewRowsArgsOf<BackwardCall>(b)};
+  FewRowsArgs args = {{rms_norm::GradientArgsOf(b)}};
   args.offset = b.norm.offset;
   args.round_normed = b.norm.round_normed;
+  args.dweight = data_of(b.dweight);
+  args.dweight_dtype = b.dweight.dtype;
   args.scale = b.scale.data;
   args.scale_stride = b.scale.stride[0];
   args.dscale = data_of(b.dscale);

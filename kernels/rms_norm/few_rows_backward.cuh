@@ -18,32 +18,19 @@
 #include "kernels/common/dispatch.h"
 #include "kernels/common/vector.cuh"
 #include "kernels/rms_norm/few_rows_policy.h"
+#include "kernels/rms_norm/gradient_args.h"
 #include "kernels/rms_norm/row_sum.cuh"
 
 namespace fuseboard::rms_norm {
 
-struct FewRowsArgs {
-  const void* dy;
-  const void* x;
-  const void* weight;  // Or NULL.
-  const void* dsum;    // kAdd: added to dx; or NULL.
-  const float* mean;   // kCenter.
-  const float* rstd;
-  void* dx;
+struct FewRowsArgs : GradientArgs {
   void* dweight;  // Or NULL.
   void* dbias;    // kCenter, or NULL.
-  int64_t dy_stride;
-  int64_t x_stride;
-  int64_t dsum_stride;
-  int64_t dx_stride;
   int32_t rows;
   int32_t row_packs;
   int32_t column_blocks;  // Those of dweight and dbias, the first of the grid.
   int32_t dweight_dtype;
   int32_t dbias_dtype;
-  float inverse_hidden;
-  float offset;
-  bool round_normed;
 };
 
 // (x - mean) * rstd and its like: what a row's values are multiplied by.

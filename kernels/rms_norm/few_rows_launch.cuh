@@ -21,24 +21,6 @@ FewRowsKernel SelectFewRowsKernel(int32_t dtype, int packs) {
   });
 }
 
-// What the norms' calls have in common, without sizes.
-template <typename Call>
-FewRowsArgs FewRowsArgsOf(const Call& b) {
-  const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
-  FewRowsArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = data_of(b.weight);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = data_of(b.dx);
-  args.dweight = data_of(b.dweight);
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dx_stride = b.dx.stride[0];
-  args.dweight_dtype = b.dweight.dtype;
-  return args;
-}
-
 // Enqueues it for `args` without its sizes. `dx`, `dweight` and `dbias` may each be absent.
 template <bool kCenter, bool kAdd>
 cudaError_t LaunchFewRows(const FbCall& call, int32_t dtype, const Policy& policy, int64_t rows,

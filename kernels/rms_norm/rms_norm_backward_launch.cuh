@@ -120,36 +120,25 @@ inline uint64_t BackwardWorkspaceOf(const FbCall& call, const BackwardCall& b) {
   return static_cast<uint64_t>(sums * b.norm.hidden) * sizeof(float);
 }
 
-inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
-  const bool has_dsum = b.dsum != nullptr && !IsAbsent(*b.dsum);
-  return {.dy = b.dy.data,
-          .x = b.x.data,
-          .weight = IsAbsent(b.weight) ? nullptr : b.weight.data,
-          .dsum = has_dsum ? b.dsum->data : nullptr,
-          .mean = nullptr,
-          .rstd = static_cast<const float*>(b.rstd.data),
-          .dx = b.dx.data,
-          .weight_partials = partials,
-          .bias_partials = nullptr,
-          .dy_stride = b.dy.stride[0],
-          .x_stride = b.x.stride[0],
-          .dsum_stride = has_dsum ? b.dsum->stride[0] : 0,
-          .dx_stride = b.dx.stride[0],
-          .rows = b.norm.rows,
-          .hidden = b.norm.hidden,
-          .inverse_hidden = 0.0f,
-          .offset = b.norm.offset,
-          .round_normed = b.norm.round_normed};
-}
-
-inline FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
-  FewRowsArgs args = FewRowsArgsOf<BackwardCall>(b);
+inline GradientArgs GradientArgsOf(const BackwardCall& b) {
+  GradientArgs args = GradientArgsOf<BackwardCall>(b);
   if (b.dsum != nullptr && !IsAbsent(*b.dsum)) {
     args.dsum = b.dsum->data;
     args.dsum_stride = b.dsum->stride[0];
   }
   args.offset = b.norm.offset;
   args.round_normed = b.norm.round_normed;
+  return args;
+}
+
+inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
+  return {GradientArgsOf(b), partials, nullptr, b.norm.rows, b.norm.hidden};
+}
+
+inline FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
+  FewRowsArgs args = {GradientArgsOf(b)};
+  args.dweight = IsAbsent(b.dweight) ? nullptr : b.dweight.data;
+  args.dweight_dtype = b.dweight.dtype;
   return args;
 }
 
