@@ -22,7 +22,7 @@ constexpr rms_norm::Policy SelectFewRows(int64_t group_rows, int64_t rows, int64
 // that its registers leave room for on a multiprocessor.
 inline constexpr int kFewRowsThreads = 256;
 inline constexpr int kFewRowsBatch = 4;
-inline constexpr int kFewRowsBlocks = 3;
+inline constexpr int kFewRowsBlocks = 2;
 inline constexpr int kWarpBits = 2;  // 1 << kWarpBits lanes of the same columns are in a warp.
 static_assert(rms_norm::kFewRowsTile << kWarpBits == rms_norm::kWarp);
 
