@@ -106,7 +106,8 @@ rms_norm::WideBackwardArgs WideArgsOf(const BackwardCall& b, float* of_weight, f
 }
 
 rms_norm::FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
-  rms_norm::FewRowsArgs args = {GradientArgsOf(b)};
+  rms_norm::FewRowsArgs args = {};
+  static_cast<rms_norm::GradientArgs&>(args) = GradientArgsOf(b);
   args.dweight = DataOf(b.dweight);
   args.dbias = DataOf(b.dbias);
   args.dweight_dtype = b.dweight.dtype;

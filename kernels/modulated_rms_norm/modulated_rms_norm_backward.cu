@@ -172,7 +172,8 @@ BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
 
 int32_t LaunchFewRows(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
-  FewRowsArgs args = {{rms_norm::GradientArgsOf(b)}};
+  FewRowsArgs args = {};
+  static_cast<rms_norm::GradientArgs&>(args) = rms_norm::GradientArgsOf(b);
   args.offset = b.norm.offset;
   args.round_normed = b.norm.round_normed;
   args.dweight = data_of(b.dweight);

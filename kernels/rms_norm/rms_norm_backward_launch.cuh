@@ -136,7 +136,8 @@ inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
 }
 
 inline FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
-  FewRowsArgs args = {GradientArgsOf(b)};
+  FewRowsArgs args = {};
+  static_cast<GradientArgs&>(args) = GradientArgsOf(b);
   args.dweight = IsAbsent(b.dweight) ? nullptr : b.dweight.data;
   args.dweight_dtype = b.dweight.dtype;
   return args;
