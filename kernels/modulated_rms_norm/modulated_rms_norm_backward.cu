@@ -9,7 +9,6 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_few_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
-#include "kernels/rms_norm/few_rows_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
 namespace {
@@ -58,7 +57,7 @@ using FewRowsKernel = void (*)(FewRowsArgs);
 FewRowsKernel SelectFewRowsKernel(int32_t dtype, int packs) {
   return DispatchFloat(dtype, [&](auto tag) -> FewRowsKernel {
     using X = typename decltype(tag)::type;
-    return packs == 1 ? FewRowsBackwardKernel<X, 1> : FewRowsBackwardKernel<X, 2>;
+    return packs == 2 ? FewRowsBackwardKernel<X, 2> : FewRowsBackwardKernel<X, 4>;
   });
 }
 
@@ -103,7 +102,7 @@ Policy FewRowsPolicyOf(const BackwardCall& b, int64_t row_packs) {
                     (IsAbsent(b.weight) || b.weight.dtype == dtype) &&
                     (IsAbsent(b.dshift) || b.dshift.dtype == dtype);
   const bool apart = IsAbsent(b.dx) || (AreDisjoint(b.dx, b.x) && AreDisjoint(b.dx, b.dy));
-  return same && apart ? SelectFewRows(b.group_rows, b.norm.rows, row_packs) : Policy{};
+  return same && apart ? SelectFewBackward(b.norm.rows, row_packs) : Policy{};
 }
 
 // Fills in the policy, the kernel and the slices.
@@ -243,7 +242,7 @@ int32_t LoadBackwardKernels() {
     }
   }
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int packs : {1, 2}) {
+    for (const int packs : {2, 4}) {
       const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype, packs));
       if (error != cudaSuccess) return error;
     }

@@ -53,12 +53,12 @@ __device__ __forceinline__ void LoadRowPacks(const X* row, int row_packs,
 
 // As many blocks as rows. REQUIRES: at most kFewRowsMaxThreads threads, whole warps, kPacks packs
 // of each cover a row; all in 16-byte runs, of dtype X.
-template <typename X, bool kAdd, bool kModulate, int kPacks, bool kWait = true>
+template <typename X, bool kAdd, bool kModulate, int kPacks>
 __global__ void __launch_bounds__(kFewRowsMaxThreads)
     FewRowsForwardKernel(const __grid_constant__ ForwardArgsOf<kModulate> args) {
   constexpr int kLanes = kPackLanes<X>;
   using Packs = Lanes<X, kLanes>[kPacks];
-  if constexpr (kWait) WaitForPredecessor();
+  WaitForPredecessor();
   const auto row = static_cast<int>(blockIdx.x);
   const auto row_packs = static_cast<int>(args.norm.hidden / kLanes);
   const bool has_weight = args.weight != nullptr;

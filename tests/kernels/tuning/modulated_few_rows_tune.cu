@@ -94,11 +94,11 @@ int RunForward(const Bench& b, Shape s, int turn) {
   return s.hidden <= 4096 ? RunRows<8, 2, 2, 32>(b, s, turn) : RunRows<8, 4, 2, 16>(b, s, turn);
 }
 
-template <int kPacks, bool kDependent, bool kWait = true>
+template <int kPacks, bool kDependent>
 int RunFewForward(const Bench& b, Shape s, int turn) {
   const Policy p = rms_norm::CutRow(s.hidden / 8, kPacks, 512, 1, 32);
   if (p.packs == 0 || p.threads_per_row < 32) return cudaErrorInvalidValue;
-  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, false, true, kPacks, kWait>,
+  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, false, true, kPacks>,
                       {.blocks = s.rows(),
                        .threads = dim3(static_cast<unsigned>(p.threads_per_row)),
                        .dependent = kDependent},
@@ -250,7 +250,6 @@ void Time(const Bench& b, Shape s, int chain) {
     add("forward, 1 row of 1 pack", RunRows<16, 1, 1, 32>);
     add("forward, few, 1 pack", RunFewForward<1, false>);
     add("forward, few, 2 packs", RunFewForward<2, false>);
-    add("forward, few, 2 packs, no wait", RunFewForward<2, false, false>);
     add("forward, few, 1 pack, dependent", RunFewForward<1, true>);
     add("forward, few, 2 packs, dependent", RunFewForward<2, true>);
   }
