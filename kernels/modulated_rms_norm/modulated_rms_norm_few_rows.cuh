@@ -179,8 +179,8 @@ __device__ __forceinline__ void FewRowsColumns(const FewRowsArgs& args, int tile
                          args.dweight_dtype, args.dweight);
 }
 
-// row / group_rows. Exact: the quotient plus half a row's part of it is at least half of that from
-// a whole number, of which there are fewer than 2^20.
+// row / group_rows, exact for fewer than 2^20 rows: row + 0.5 leaves the quotient 0.5 / group_rows
+// or more from a whole number, which is more than two roundings are.
 __device__ __forceinline__ int GroupOf(const FewRowsArgs& args, int row) {
   return static_cast<int>((static_cast<float>(row) + 0.5f) * args.inverse_group_rows);
 }
