@@ -145,6 +145,23 @@ TEST_P(ModulatedRmsNormTest, FewRowsAndTheirGradientsAgreeWithDouble) {
   }
 }
 
+// More rows than the kernel for few has, or wider ones: two rows to a block, of which the last has
+// one, in each of its widths; a row of scale per row.
+TEST_P(ModulatedRmsNormTest, ForwardOfMoreRowsAgreesWithDouble) {
+  constexpr Shape kMore[] = {{519, 1032, 173}, {519, 4104, 3}, {6, 8200, 2}, {514, 1032, 514}};
+  for (const Shape& shape : kMore) {
+    for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
+      Forward({.norm = {.rows = shape.rows,
+                        .hidden = shape.hidden,
+                        .x_dtype = FB_BF16,
+                        .weight_dtype = weight},
+               .groups = shape.groups,
+               .scale_dtype = FB_BF16,
+               .shift_dtype = FB_BF16});
+    }
+  }
+}
+
 // The widths of f32, whose packs are of fewer columns.
 TEST_P(ModulatedRmsNormTest, FewRowsOfF32AgreeWithDouble) {
   constexpr Shape kFew[] = {{24, 4096, 3}, {40, 36, 40}, {70, 2052, 1}, {18, 1024, 9}};
