@@ -66,6 +66,19 @@ void Link(const KernelCall& call, int device_type, RawCall* raw) {
   raw->call.params = call.params;
 }
 
+// The device that a call for `device_type` runs on under the limit of the environment, if any.
+int DeviceOf(const KernelCall& call, int device_type) {
+  const char* limit = std::getenv("FUSEBOARD_TEST_GPU_ELEMENTS");
+  if (limit == nullptr || device_type == FB_CPU) return device_type;
+  const int64_t most = std::strtoll(limit, nullptr, 10);
+  const auto is_large = [&](const TestTensor& of) {
+    return !of.absent() && of.rows() * of.cols() > most;
+  };
+  return std::ranges::any_of(call.inputs, is_large) || std::ranges::any_of(call.outputs, is_large)
+             ? int{FB_CPU}
+             : device_type;
+}
+
 // One launch over outputs that held `poison`; `threads` counts on the CPU only.
 std::vector<TestTensor> RunOnce(const FbKernel& kernel, int device_type, const KernelCall& call,
                                 uint8_t poison, int threads) {
@@ -145,6 +158,7 @@ std::string RejectReason(const FbKernel& kernel, const KernelCall& call, int dev
 }
 
 void Run(const FbKernel& kernel, int device_type, KernelCall* call) {
+  device_type = DeviceOf(*call, device_type);
   // An element that a run leaves alone shows as a difference between the two poisons.
   std::vector<TestTensor> first = RunOnce(kernel, device_type, *call, 0xa5, 1);
   std::vector<TestTensor> second = RunOnce(kernel, device_type, *call, 0x5a, 3);
@@ -157,6 +171,7 @@ void Run(const FbKernel& kernel, int device_type, KernelCall* call) {
 
 std::vector<TestTensor> RunInPlace(const FbKernel& kernel, int device_type, const KernelCall& call,
                                    size_t input, size_t output) {
+  device_type = DeviceOf(call, device_type);
   const DeviceTensors in(call.inputs, device_type);
   const DeviceTensors out(call.outputs, device_type);
   RawCall raw = {in.views(), out.views(), {}};

@@ -131,6 +131,19 @@ TEST(KernelHarnessTest, FindsAResultThatDependsOnTheThreads) {
                           "differ between two runs");
 }
 
+TEST(KernelHarnessTest, UnderALimitALargeCallOfTheGpuRunsOnTheCpu) {
+  const FbKernel kernel = KernelOf([](const FbCall* call, void*) {
+    EXPECT_EQ(call->device_type, FB_CPU);
+    for (int i = 0; i < 4; ++i) Out(call)[i] = 1.0f;
+    return 0;
+  });
+  KernelCall call = {FB_FORWARD, {TestTensor()}, {TestTensor(FB_F32, {2, 2})}, nullptr};
+  setenv("FUSEBOARD_TEST_GPU_ELEMENTS", "3", 1);
+  testing::Run(kernel, FB_CUDA, &call);
+  unsetenv("FUSEBOARD_TEST_GPU_ELEMENTS");
+  EXPECT_EQ(call.outputs[0].At(1, 1), 1.0);
+}
+
 TEST(KernelHarnessTest, FindsAValueOutsideTheTolerance) {
   TestTensor got(FB_F32, {4});
   got.Fill([](auto, auto) { return 1.0; });
