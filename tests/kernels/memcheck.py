@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -28,11 +29,8 @@ import sys
 import time
 
 SHARDS = 4
-WIDE_NORMS = [
-    (operation, way)
-    for operation in ("rms_norm", "fused_add_rms_norm", "layer_norm")
-    for way in ("forward", "backward")
-]
+WIDE_NORMS = ("rms_norm", "fused_add_rms_norm", "layer_norm")
+WIDE_FROM = 1 << 15  # Elements of two rows that are as good as wide.
 # What the checker says of a process that makes no call to CUDA, as a share of no tests.
 NO_CALL = "terminated before first instrumented API call"
 
@@ -68,10 +66,12 @@ class Program:
     Attributes:
         command: Its command line.
         shards: How many processes share its tests; 0: it has none, and is right if it ends with 0.
+        gpu_elements: As for the tool.
     """
 
     command: list[str]
-    shards: int
+    shards: int = 0
+    gpu_elements: int = 0
 
 
 def gpu_commands(build: str) -> dict[str, list[str]]:
@@ -97,15 +97,19 @@ def without(command: list[str], left_out: tuple[str, ...]) -> list[str]:
     return [*words, option + chosen + (":" if "-" in chosen else "-") + ":".join(left_out)]
 
 
-def programs(build: str, tool: str) -> dict[str, Program]:
+def programs(build: str, name: str, tool: Tool) -> dict[str, Program]:
     """All that a tool checks, by name; first what takes longest."""
     found = {}
-    if tool == "racecheck":
+    if name == "racecheck":
         tune = f"{build}/tests/kernels/tuning/wide_norm_tune"
-        for words in WIDE_NORMS:
-            found[f"wide_norm_tune {' '.join(words)}"] = Program([tune, "race", *words], 0)
-    for name, command in gpu_commands(build).items():
-        found[name] = Program(without(command, TOOLS[tool].left_out), SHARDS)
+        for operation, way in itertools.product(WIDE_NORMS, ("forward", "backward")):
+            command = [tune, "race", operation, way]
+            found[f"wide_norm_tune {operation} {way}"] = Program(command)
+    for test, command in gpu_commands(build).items():
+        # Of these the wide rows are wide_norm_tune's.
+        is_norm = test.startswith(tuple(f"tests/kernels/{norm}/" for norm in WIDE_NORMS))
+        elements = min(tool.gpu_elements, WIDE_FROM) if is_norm else tool.gpu_elements
+        found[test] = Program(without(command, tool.left_out), SHARDS, elements)
     return found
 
 
@@ -151,8 +155,6 @@ class Checker:
         self._name, self._tool = name, tool
         self._end = time.monotonic() + tool.within
         self._environment = {**os.environ, "FUSEBOARD_HOME": f"{build}/stage"}
-        if tool.gpu_elements:
-            self._environment["FUSEBOARD_TEST_GPU_ELEMENTS"] = str(tool.gpu_elements)
 
     def run(self, program: Program, shard: int = 0) -> Outcome:
         """Checks a program, or a share of its tests."""
@@ -161,7 +163,9 @@ class Checker:
         limit = min(self._tool.seconds, self._end - time.monotonic())
         if limit <= 0:
             return Outcome(True, 0, f"not finished: none begins after {self._tool.within} s", "")
-        shards = {"GTEST_TOTAL_SHARDS": str(program.shards), "GTEST_SHARD_INDEX": str(shard)}
+        changed = {"GTEST_TOTAL_SHARDS": str(program.shards), "GTEST_SHARD_INDEX": str(shard)}
+        if program.gpu_elements:
+            changed["FUSEBOARD_TEST_GPU_ELEMENTS"] = str(program.gpu_elements)
         checker = ["compute-sanitizer", "--tool", self._name, "--error-exitcode", "97"]
         # A session of its own: the checker and what it checks are ended together.
         with subprocess.Popen(
@@ -170,7 +174,7 @@ class Checker:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=self._environment | (shards if program.shards else {}),
+            env=self._environment | (changed if program.shards else {}),
             start_new_session=True,
         ) as process:
             try:
@@ -202,7 +206,7 @@ def report(tool: str, name: str, program: Program, outcomes: list[Outcome]) -> b
 
 def check(build: str, name: str, tool: Tool, only: str, jobs: int) -> int:
     """Checks every program; returns 1 if one had an error or did not finish."""
-    chosen = {n: p for n, p in programs(build, name).items() if only in n}
+    chosen = {n: p for n, p in programs(build, name, tool).items() if only in n}
     if not chosen:
         print("memcheck: ctest lists no such kernel test with label gpu", file=sys.stderr)
         return 1

@@ -144,6 +144,9 @@ def test_racecheck_keeps_large_calls_off_the_gpu_and_checks_wide_norms(
     assert "elements 131072, share 3" in told
     assert "racecheck wide_norm_tune layer_norm backward: ERROR SUMMARY: 0 errors" in told
     assert "6 passed, 1 failed" in told
+    build.list([{"name": "tests/kernels/rms_norm/x_test.cc", "command": [str(build.program)]}])
+    build.check("racecheck", only="x_test")
+    assert "elements 32768, share 3" in capsys.readouterr().out
     build.check()
     assert "elements any, share 3" in capsys.readouterr().out
 
