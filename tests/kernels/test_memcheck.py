@@ -30,7 +30,8 @@ exit $code
 """
 PASSES = """
 echo "[ RUN      ] Gpu/XTest.Works/0"
-echo "elements ${FUSEBOARD_TEST_GPU_ELEMENTS:-any}, share $GTEST_SHARD_INDEX"
+echo "elements ${FUSEBOARD_TEST_GPU_ELEMENTS:-any}, columns ${FUSEBOARD_TEST_GPU_COLUMNS:-any}"
+echo "share $GTEST_SHARD_INDEX"
 echo "[  PASSED  ] 2 tests."
 """
 FAILS = """
@@ -141,14 +142,14 @@ def test_racecheck_keeps_large_calls_off_the_gpu_and_checks_wide_norms(
     build.script("x_test", PASSES + 'echo "[  FAILED  ] to show the output"\n')
     assert build.check("racecheck") == 1
     told = capsys.readouterr().out
-    assert "elements 131072, share 3" in told
+    assert "elements 131072, columns any\nshare 3\n" in told
     assert "racecheck wide_norm_tune layer_norm backward: ERROR SUMMARY: 0 errors" in told
     assert "6 passed, 1 failed" in told
     build.list([{"name": "tests/kernels/rms_norm/x_test.cc", "command": [str(build.program)]}])
     build.check("racecheck", only="x_test")
-    assert "elements 32768, share 3" in capsys.readouterr().out
+    assert "elements 524288, columns 16384\n" in capsys.readouterr().out
     build.check()
-    assert "elements any, share 3" in capsys.readouterr().out
+    assert "elements any, columns any\n" in capsys.readouterr().out
 
 
 def test_a_wide_norm_that_is_not_built_or_ends_with_an_error_fails(build: Build, capsys) -> None:

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -66,17 +67,22 @@ void Link(const KernelCall& call, int device_type, RawCall* raw) {
   raw->call.params = call.params;
 }
 
-// The device that a call for `device_type` runs on under the limit of the environment, if any.
+// The number in a variable of the environment; without it there is no limit.
+int64_t LimitOf(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::strtoll(text, nullptr, 10) : std::numeric_limits<int64_t>::max();
+}
+
+// The device that a call for `device_type` runs on under the limits of the environment.
 int DeviceOf(const KernelCall& call, int device_type) {
-  const char* limit = std::getenv("FUSEBOARD_TEST_GPU_ELEMENTS");
-  if (limit == nullptr || device_type == FB_CPU) return device_type;
-  const int64_t most = std::strtoll(limit, nullptr, 10);
+  const int64_t elements = LimitOf("FUSEBOARD_TEST_GPU_ELEMENTS");
+  const int64_t cols = LimitOf("FUSEBOARD_TEST_GPU_COLUMNS");
   const auto is_large = [&](const TestTensor& of) {
-    return !of.absent() && of.rows() * of.cols() > most;
+    return !of.absent() && (of.rows() * of.cols() > elements || of.cols() > cols);
   };
-  return std::ranges::any_of(call.inputs, is_large) || std::ranges::any_of(call.outputs, is_large)
-             ? int{FB_CPU}
-             : device_type;
+  const bool any =
+      std::ranges::any_of(call.inputs, is_large) || std::ranges::any_of(call.outputs, is_large);
+  return any ? int{FB_CPU} : device_type;
 }
 
 // One launch over outputs that held `poison`; `threads` counts on the CPU only.

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/testing/kernel_harness.h"
 
@@ -138,10 +140,14 @@ TEST(KernelHarnessTest, UnderALimitALargeCallOfTheGpuRunsOnTheCpu) {
     return 0;
   });
   KernelCall call = {FB_FORWARD, {TestTensor()}, {TestTensor(FB_F32, {2, 2})}, nullptr};
-  setenv("FUSEBOARD_TEST_GPU_ELEMENTS", "3", 1);
-  testing::Run(kernel, FB_CUDA, &call);
-  unsetenv("FUSEBOARD_TEST_GPU_ELEMENTS");
-  EXPECT_EQ(call.outputs[0].At(1, 1), 1.0);
+  for (const auto& [variable, limit] :
+       {std::pair("FUSEBOARD_TEST_GPU_ELEMENTS", "3"), {"FUSEBOARD_TEST_GPU_COLUMNS", "1"}}) {
+    setenv(variable, limit, 1);
+    testing::Run(kernel, FB_CUDA, &call);
+    unsetenv(variable);
+    EXPECT_EQ(call.outputs[0].At(1, 1), 1.0) << variable;
+    call.outputs[0].Set(1, 1, 0.0);
+  }
 }
 
 TEST(KernelHarnessTest, FindsAValueOutsideTheTolerance) {
