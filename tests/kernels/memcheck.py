@@ -5,12 +5,12 @@ several processes with a share of its tests each (gtest's shards), as many at a 
 cores: most of what a check takes is the host's time, for references in double and for the checker's
 own work at every launch.
 
-racecheck follows every access to shared memory, and what blocks exchange takes it longest: on an H200
-0.04 s for a softmax of 1000 x 4096, 0.3 s for one row of 131072 in a cluster, 0.9 s for the backward of
-a norm of two rows of 16392. Tests of more than 2^31 elements ("Huge" or "Beyond2To31" in their names) are left out
-for it, and of the others the calls with large tensors run on the CPU (tests/testing/kernel_harness.h).
-Wide rows of the norms have a program of their own, wide_norm_tune race: a process for each pass of
-each operation.
+racecheck follows every access to shared memory, and what blocks exchange takes it longest: on an
+H200 0.04 s for a softmax of 1000 x 4096, 0.3 s for one row of 131072 in a cluster, 0.9 s for the
+backward of a norm of two rows of 16392. Tests of more than 2^31 elements ("Huge" or "Beyond2To31"
+in their names) are left out for it, and of the others the calls with large tensors run on the CPU
+(tests/testing/kernel_harness.h). Wide rows of the norms have a program of their own, wide_norm_tune
+race: a process for each pass of each operation.
 """
 
 from __future__ import annotations
