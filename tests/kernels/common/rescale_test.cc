@@ -44,20 +44,23 @@ struct Case {
   int64_t size;
   int64_t offset;
   float factor;
+  bool small_device = false;  // Of one multiprocessor: the grid takes a size in many rounds.
 };
 
-// Sizes: none, one, an odd tail, whole packs, more than one turn of the grid. Offset 1 is
-// unaligned.
+// Sizes: none, one, no run of 16 bytes, an odd tail, whole runs, more than one round of the grid.
+// Offsets but 0 are unaligned.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int64_t size : {0, 1, 1027, 4096, 3'000'000}) {
+    for (const int64_t size : {0, 1, 3, 1027, 4096, 3'000'000}) {
       for (const int64_t offset : {0, 1}) {
         for (const float factor :
              {1.0f, 1.0f / 3.0f, 0.0f, std::numeric_limits<float>::quiet_NaN()}) {
           cases.push_back({dtype, size, offset, factor});
         }
       }
+      for (const int64_t offset : {2, 3, 7}) cases.push_back({dtype, size, offset, 1.0f / 3.0f});
+      cases.push_back({dtype, size, 3, 1.0f / 3.0f, true});
     }
   }
   return cases;
@@ -76,6 +79,7 @@ TEST(GpuRescaleTest, MultipliesInFloatWithOneRoundingAndTouchesNothingElse) {
     RescaleCall call({factor.get(), {1}, {1}, 1, FB_F32, FB_CUDA, 0},
                      gradient.View(memory.get(), FB_CUDA));
     testing::DescribeDevice(FB_CUDA, &call.call);
+    if (c.small_device) call.call.sm_count = 1;
     ASSERT_EQ(Entry().reject_reason(&call.call), nullptr);
     ASSERT_EQ(Entry().workspace_bytes(&call.call), 0u);
     ASSERT_EQ(Entry().launch(&call.call, nullptr), 0);
@@ -89,7 +93,7 @@ TEST(GpuRescaleTest, MultipliesInFloatWithOneRoundingAndTouchesNothingElse) {
       wrong += std::isnan(want) ? !std::isnan(got) : got != want;
     }
     EXPECT_EQ(wrong, 0) << "dtype " << c.dtype << " size " << c.size << " offset " << c.offset
-                        << " factor " << c.factor;
+                        << " factor " << c.factor << " small device " << c.small_device;
     EXPECT_EQ(gradient.CountTouchedGuards(0x5a), 0);
   }
 }
