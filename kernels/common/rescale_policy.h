@@ -1,16 +1,9 @@
-// How `rescale` is cut for a device. Host-only and constexpr, so it is tested without a GPU; what a
-// kernel asks of its cut is for both.
+// How `rescale` is cut for a device. Host-only and constexpr, so it is tested without a GPU.
 
 #ifndef KERNELS_COMMON_RESCALE_POLICY_H_
 #define KERNELS_COMMON_RESCALE_POLICY_H_
 
 #include <stdint.h>
-
-#if defined(__CUDACC__)
-#define FB_HOST_DEVICE __host__ __device__
-#else
-#define FB_HOST_DEVICE
-#endif
 
 namespace fuseboard::rescale {
 
@@ -22,42 +15,42 @@ struct Cut {
   static constexpr int kTileRuns = kThreads * kUnroll;
 };
 
-using DefaultCut = Cut<128, 2>;
+// H200, 2.1 GB bf16, tiles drawn: 95.8 % of the copy rate; 256 threads 94.5 %, and 128, whose
+// half a million draws of one counter take longer than the tiles, 83 %.
+using DefaultCut = Cut<1024, 2>;
+inline constexpr int kThreadsPerSm = 2048;  // What sm_90 holds.
 
-// Blocks take tiles in rounds: those of a round share all but a quarter of what the rounds before
-// left, each one tile after the other. A block for every tile would take long to find that there is
-// nothing to do, and where all of them share all tiles, the slowest multiprocessor ends last.
-inline constexpr int kRoundShift = 2;
-inline constexpr int kThreadsPerSm = 2048;  // What sm_90 holds; elsewhere rounds overlap.
+// A block for every tile would be fastest, but takes long to find that the factor is 1 (2.1 GB in
+// tiles of 4 KiB: 99 % of the copy rate, and 312 us). So blocks are few, and they take their tiles
+//  - in rounds: a round is of as many blocks as the device holds, each of which takes kRoundTiles;
+//  - or, where that would be more than kMaxRounds, from a counter, so that what the device reads
+//  and
+//    writes at a time lies close together: 2.1 GB 1,025 us, where each block takes the same number
+//    of tiles 1,049.
+inline constexpr int kRoundTiles = 4;
+inline constexpr int kMaxRounds = 8;
 
-struct Rounds {
+struct Plan {
   int64_t tiles;
-  uint32_t blocks;  // Of each round.
-  uint32_t count;
+  uint32_t blocks;  // Of each round, or that draw.
+  uint32_t rounds;  // 0: tiles are drawn.
 
-  // The first tile of a round; `tiles` for what would follow the last.
-  FB_HOST_DEVICE constexpr int64_t FirstTileOf(uint32_t round) const {
-    return round == count ? tiles : tiles - (tiles >> (kRoundShift * round));
-  }
+  constexpr int64_t Grid() const { return rounds == 0 ? blocks : int64_t{blocks} * rounds; }
 };
 
-// The last round has a tile for each block, or fewer. There is always a block.
-constexpr Rounds RoundsOf(int64_t tiles, int64_t resident_blocks) {
-  int64_t blocks = tiles < resident_blocks ? tiles : resident_blocks;
-  if (blocks == 0) blocks = 1;
-  uint32_t count = 1;
-  while ((tiles >> (kRoundShift * (count - 1))) > blocks) ++count;
-  return {tiles, static_cast<uint32_t>(blocks), count};
-}
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// There is always a block. Tiles may be one more than `bytes` from an unaligned base need.
 template <typename C>
-constexpr Rounds RoundsOf(int64_t runs, int32_t sm_count, C /*cut*/) {
-  return RoundsOf((runs + C::kTileRuns - 1) / C::kTileRuns,
-                  int64_t{sm_count} * (kThreadsPerSm / C::kThreads));
+constexpr Plan PlanOf(int64_t bytes, int32_t sm_count, C /*cut*/) {
+  const int64_t resident = int64_t{sm_count} * (kThreadsPerSm / C::kThreads);
+  const int64_t tiles = CeilDiv(bytes, int64_t{C::kTileRuns} * 16);
+  const int64_t blocks = tiles == 0 ? 1 : tiles < resident ? tiles : resident;
+  const int64_t rounds = CeilDiv(tiles == 0 ? 1 : tiles, blocks * kRoundTiles);
+  return {tiles, static_cast<uint32_t>(blocks),
+          rounds > kMaxRounds ? 0 : static_cast<uint32_t>(rounds)};
 }
 
 }  // namespace fuseboard::rescale
-
-#undef FB_HOST_DEVICE
 
 #endif  // KERNELS_COMMON_RESCALE_POLICY_H_

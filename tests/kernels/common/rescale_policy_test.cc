@@ -7,23 +7,29 @@
 namespace fuseboard::rescale {
 namespace {
 
-// 8192 x 128256 of bf16 on an H200.
-static_assert(RoundsOf(int64_t{8192} * 128256 / 8, 132, Cut<128, 2>()).count == 5);
+constexpr int32_t kSmCount = 132;
 
-TEST(RescalePolicyTest, RoundsTakeAllTilesOneAfterTheOther) {
-  for (const int64_t resident : {1, 16, 108 * 16, 132 * 16}) {
-    for (const int64_t tiles : {int64_t{0}, int64_t{1}, int64_t{15}, int64_t{2112}, int64_t{2113},
-                                int64_t{513'024}, (int64_t{1} << 31) + 1, int64_t{1} << 50}) {
-      const Rounds rounds = RoundsOf(tiles, resident);
-      EXPECT_EQ(rounds.FirstTileOf(0), 0);
-      EXPECT_EQ(rounds.FirstTileOf(rounds.count), tiles);
-      for (uint32_t round = 0; round < rounds.count; ++round) {
-        EXPECT_LE(rounds.FirstTileOf(round), rounds.FirstTileOf(round + 1)) << tiles;
+// 64 and 8192 x 128256 of bf16 on an H200.
+static_assert(PlanOf(int64_t{64} * 128256 * 2, kSmCount, DefaultCut()).rounds == 1);
+static_assert(PlanOf(int64_t{8192} * 128256 * 2, kSmCount, DefaultCut()).rounds == 0);
+static_assert(PlanOf(int64_t{8192} * 128256 * 2, kSmCount, DefaultCut()).Grid() == 264);
+static_assert(PlanOf(0, kSmCount, DefaultCut()).Grid() == 1);
+
+TEST(RescalePolicyTest, RoundsHoldAllTilesAndTheGridStaysSmall) {
+  constexpr int64_t kTileBytes = int64_t{DefaultCut::kTileRuns} * 16;
+  for (const int32_t sm_count : {1, 4, 108, kSmCount}) {
+    for (const int64_t bytes :
+         {int64_t{2}, kTileBytes, kTileBytes + 2, int64_t{1} << 21, (int64_t{1} << 21) * sm_count,
+          (int64_t{1} << 21) * sm_count + 2, int64_t{1} << 33, int64_t{1} << 50}) {
+      const Plan plan = PlanOf(bytes, sm_count, DefaultCut());
+      EXPECT_GE(plan.tiles * kTileBytes, bytes);
+      EXPECT_LT((plan.tiles - 1) * kTileBytes, bytes);
+      EXPECT_GE(plan.blocks, 1u);
+      EXPECT_LE(plan.Grid(), int64_t{sm_count} * 2 * kMaxRounds) << bytes;
+      if (plan.rounds > 0) {
+        EXPECT_GE(plan.Grid() * kRoundTiles, plan.tiles) << bytes;
       }
-      EXPECT_GE(rounds.blocks, 1u);
-      EXPECT_LE(rounds.blocks, resident);
-      EXPECT_LE(tiles - rounds.FirstTileOf(rounds.count - 1), rounds.blocks) << tiles;
-      EXPECT_LE(rounds.count, 27u) << tiles;
+      EXPECT_EQ(plan.rounds == 0, bytes > (int64_t{1} << 21) * sm_count) << bytes;
     }
   }
 }
