@@ -13,6 +13,9 @@ namespace fuseboard::torch_binding {
 // and writes every tensor even if `factor` is 1.
 bool IsTraced(const at::Tensor& tensor);
 
+// `tensor` times `factor`, 0-dim, in fp32 with one rounding.
+at::Tensor Scaled(const at::Tensor& tensor, const at::Tensor& factor);
+
 // Multiplies each tensor by `factor`, 0-dim, in fp32 with one rounding; a factor of 1 changes no
 // bit. On CUDA `factor` is never looked at on the host. With `in_place` the tensors' own memory is
 // written where it can be; otherwise `tensors` are replaced.

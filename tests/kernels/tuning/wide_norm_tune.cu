@@ -177,6 +177,8 @@ struct Pass {
       b.call.sm_count = policy.cluster;
       Check(Launch(b, policy, rms_norm::kWideTurns + 3, hidden, 0));
       Check(cudaDeviceSynchronize());
+      std::printf("ran %s %s H %lld\n", kNames[kOp], kName, static_cast<long long>(hidden));
+      std::fflush(stdout);  // Shows how far a checker came that was not let finish.
     }
   }
 
