@@ -21,7 +21,8 @@ at::Tensor Scaled(const at::Tensor& tensor, const at::Tensor& factor);
 // written where it can be; otherwise `tensors` are replaced.
 //
 // On CUDA, in place: one launch per tensor of the `rescale` entry of the library `kernel`, of a
-// large tensor after a fill of 4 bytes, which writes nothing if the factor is 1; without such an entry, ATen's multiplication.
+// large tensor after a fill of 4 bytes, which writes nothing if the factor is 1; without such an
+// entry, ATen's multiplication.
 void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place,
                     int64_t kernel);
 
