@@ -79,24 +79,21 @@ struct Pass {
     } else {
       const int64_t sums = rms_norm::BackwardBlocks(policy, rows, b.call.sm_count) / policy.cluster;
       float* const of_bias = kCenter ? Floats(b.partials) + sums * hidden : nullptr;
-      const WideBackwardArgs args = {.dy = at(b.dy),
-                                     .x = at(b.x),
-                                     .weight = b.weight.base(),
-                                     .dsum = at(b.residual),
-                                     .mean = Floats(b.mean),
-                                     .rstd = Floats(b.rstd),
-                                     .dx = at(b.y),
-                                     .weight_partials = Floats(b.partials),
-                                     .bias_partials = of_bias,
-                                     .dy_stride = hidden,
-                                     .x_stride = hidden,
-                                     .dsum_stride = hidden,
-                                     .dx_stride = hidden,
-                                     .rows = rows,
-                                     .hidden = hidden,
-                                     .inverse_hidden = 0.0f,
-                                     .offset = 0.0f,
-                                     .round_normed = false};
+      const rms_norm::GradientArgs gradient = {.dy = at(b.dy),
+                                               .x = at(b.x),
+                                               .weight = b.weight.base(),
+                                               .dsum = at(b.residual),
+                                               .mean = Floats(b.mean),
+                                               .rstd = Floats(b.rstd),
+                                               .dx = at(b.y),
+                                               .dy_stride = hidden,
+                                               .x_stride = hidden,
+                                               .dsum_stride = hidden,
+                                               .dx_stride = hidden,
+                                               .inverse_hidden = 0.0f,
+                                               .offset = 0.0f,
+                                               .round_normed = false};
+      const WideBackwardArgs args = {gradient, Floats(b.partials), of_bias, rows, hidden};
       const int error = rms_norm::LaunchWideBackward<kCenter, kAdd>(b.call, FB_BF16, policy, args);
       if (error != cudaSuccess) return error;
       const PartialSums second = {of_bias, sums, hidden, b.dbias.base(), FB_BF16};
