@@ -1,8 +1,6 @@
 #include "kernels/torch/linear_head.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
@@ -13,9 +11,20 @@
 #include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/device.h"
+#include "kernels/torch/head_products.h"
 #include "kernels/torch/scale_gradients.h"
 
 namespace fuseboard::torch_binding {
+namespace {
+
+at::Tensor HiddenGradient(const at::Tensor& dlogits, const at::Tensor& weight) {
+  at::Tensor dhidden = at::empty({dlogits.size(0), weight.size(1)}, weight.options());
+  HiddenGradientInto(dhidden, dlogits, weight);
+  return dhidden;
+}
+
+}  // namespace
+
 void CheckLinearHead(const char* operation, const LinearHead& head, const char* prefix) {
   const at::Tensor& hidden = head.hidden;
   const at::Tensor& weight = head.weight;
@@ -76,7 +85,7 @@ LinearHeadGradients HeadGradientsOf(const LinearHead& head, const DeferredHead& 
   const at::Tensor& dlogits = kept.dlogits;
   LinearHeadGradients gradients;
   if (head.need_dhidden) {
-    std::vector<at::Tensor> rows = {at::mm(dlogits, head.weight)};
+    std::vector<at::Tensor> rows = {HiddenGradient(dlogits, head.weight)};
     ScaleGradients(rows, scale.upstream, /*in_place=*/true, scale.kernel);
     if (kept.index.defined()) {
       gradients.dhidden = at::zeros(head.hidden.sizes(), head.hidden.options());
@@ -88,7 +97,8 @@ LinearHeadGradients HeadGradientsOf(const LinearHead& head, const DeferredHead& 
   if (head.need_dweight) {
     // Rather than dweight, which is larger, and would be rounded twice.
     const at::Tensor& hidden = kept.hidden.defined() ? kept.hidden : head.hidden;
-    gradients.dweight = at::mm(dlogits.t(), Scaled(hidden, scale.upstream));
+    gradients.dweight = at::empty(head.weight.sizes(), head.weight.options());
+    WeightGradientInto(gradients.dweight, dlogits, Scaled(hidden, scale.upstream), /*add=*/false);
   }
   if (head.need_dbias) {
     const at::ScalarType wide = AccumulationType(dlogits.scalar_type());
@@ -110,11 +120,7 @@ bool KeepsLastChunk(const LinearHead& head) {
 at::Tensor LinearLogits(const at::Tensor& buffer, const at::Tensor& hidden,
                         const at::Tensor& weight, const at::Tensor& bias) {
   at::Tensor logits = buffer.narrow(0, 0, hidden.size(0)).narrow(1, 0, weight.size(0));
-  if (bias.defined()) {
-    at::addmm_out(logits, bias, hidden, weight.t());
-  } else {
-    at::mm_out(logits, hidden, weight.t());
-  }
+  LogitsInto(logits, hidden, weight, bias);
   return logits;
 }
 
@@ -167,10 +173,9 @@ void ChunkedHead::Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden
     return;
   }
   if (dhidden_.defined() && rows_.all()) {
-    at::Tensor out = dhidden_.narrow(0, begin, dlogits.size(0));
-    at::mm_out(out, dlogits, head_.weight);
+    HiddenGradientInto(dhidden_.narrow(0, begin, dlogits.size(0)), dlogits, head_.weight);
   } else if (dhidden_.defined()) {
-    rows_.Put(dhidden_, begin, at::mm(dlogits, head_.weight));
+    rows_.Put(dhidden_, begin, HiddenGradient(dlogits, head_.weight));
   }
   if (dweight_.has_value()) dweight_->Add(dlogits, rows_.WithoutIgnored(hidden, begin));
   if (dbias_.defined()) {

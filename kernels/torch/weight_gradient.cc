@@ -1,12 +1,10 @@
 #include "kernels/torch/weight_gradient.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
-
 #include <algorithm>
 
 #include "kernels/torch/device.h"
 #include "kernels/torch/fused_linear_cross_entropy_chunks.h"
+#include "kernels/torch/head_products.h"
 
 namespace fuseboard::torch_binding {
 
@@ -25,20 +23,11 @@ void WeightGradient::Allocate() { sum_ = Empty(weight_.sizes(), sum_dtype_, weig
 void WeightGradient::Add(const at::Tensor& dlogits, const at::Tensor& hidden) {
   const bool first = !sum_.defined();
   if (first) Allocate();
-  const at::Tensor transposed = dlogits.t();
-  if (sum_dtype_ == weight_.scalar_type()) {
-    if (first) {
-      at::mm_out(sum_, transposed, hidden);
-    } else {
-      sum_.addmm_(transposed, hidden);
-    }
-  } else if (sum_.is_cpu()) {
+  if (sum_dtype_ != weight_.scalar_type() && sum_.is_cpu()) {
     if (first) sum_.zero_();
     AddInFloat32OnCpu(dlogits, hidden);
-  } else if (first) {
-    at::mm_out(sum_, transposed, hidden, at::kFloat);
   } else {
-    at::addmm_out(sum_, sum_, transposed, hidden, at::kFloat);
+    WeightGradientInto(sum_, dlogits, hidden, /*add=*/!first);
   }
 }
 
