@@ -2,6 +2,7 @@
 
 #include "kernels/common/launch.cuh"
 #include "kernels/common/matrix_overlap.h"
+#include "kernels/common/row_alignment.h"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_backward.cuh"
 #include "kernels/layer_norm/layer_norm_call.h"
@@ -40,6 +41,21 @@ BackwardKernel SelectKernel(int32_t dtype, bool bias, int packs, bool cluster) {
   });
 }
 
+template <typename X, bool kBias>
+BackwardKernel SelectUnalignedKernel(bool cluster) {
+  return cluster ? LayerNormBackwardKernel<X, kBias, 4, true, true>
+                 : LayerNormBackwardKernel<X, kBias, 4, false, true>;
+}
+
+// For rows that begin anywhere: SelectBackward gives them 4 packs.
+BackwardKernel SelectUnalignedKernel(int32_t dtype, bool bias, bool cluster) {
+  return DispatchFloat(dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return bias ? SelectUnalignedKernel<X, true>(cluster)
+                : SelectUnalignedKernel<X, false>(cluster);
+  });
+}
+
 // How a call is cut, and the number of partial sums of each parameter.
 struct Plan {
   Policy policy;
@@ -55,11 +71,24 @@ bool InPacks(const BackwardCall& b, int bytes) {
          (IsAbsent(b.dx) || IsAlignedRows(b.dx, bytes, 16));
 }
 
+bool AreRowsAlike(const BackwardCall& b) {
+  RowAlignment alignment;
+  alignment.Add(b.x);
+  alignment.Add(b.dy);
+  if (!IsAbsent(b.dx)) alignment.Add(b.dx);
+  return alignment.alike();
+}
+
 // Without the kernels for wide rows.
 Policy OtherPolicyOf(const FbCall& call, const BackwardCall& b) {
   const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
-  const Policy policy =
-      InPacks(b, bytes) ? SelectBackward(call.sm, b.hidden * bytes / 16, bytes) : Policy{};
+  const int64_t row_packs = b.hidden * bytes / 16;
+  Policy policy = {};
+  if (InPacks(b, bytes)) {
+    policy = SelectBackward(call.sm, row_packs, bytes);
+  } else if (row_packs >= rms_norm::kLeastUnalignedPacks && AreRowsAlike(b)) {
+    policy = SelectBackward(call.sm, row_packs, bytes, /*unaligned=*/true);
+  }
   return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;
 }
 
@@ -188,8 +217,11 @@ int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace
                                .weight_dtype = b.weight.dtype,
                                .stages = plan.policy.stages,
                                .shared_weight = plan.policy.shared_weight};
-    const auto kernel =
-        SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, plan.policy.cluster > 1);
+    const bool cluster = plan.policy.cluster > 1;
+    const BackwardKernel kernel =
+        plan.policy.classes > 0
+            ? SelectUnalignedKernel(b.x.dtype, has_dbias, cluster)
+            : SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, cluster);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
   const auto sums_of = [&](const float* of, const FbTensor& out) {
@@ -209,6 +241,13 @@ int32_t LoadBackwardKernels() {
     for (const auto& [packs, cluster] : rms_norm::kForms) {
       for (const bool bias : {true, false}) {
         const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs, cluster), packs > 0);
+        if (error != cudaSuccess) return error;
+      }
+    }
+    for (const bool bias : {true, false}) {
+      for (const bool cluster : {true, false}) {
+        const cudaError_t error =
+            LoadKernel(SelectUnalignedKernel(dtype, bias, cluster), /*much_shared=*/true);
         if (error != cudaSuccess) return error;
       }
     }

@@ -33,11 +33,20 @@ constexpr bool IsRowPerBlock(const rms_norm::Policy& policy) {
           (policy.packs == 4 && policy.threads_per_row <= 16 * rms_norm::kWarp));
 }
 
+// The same for rows that begin anywhere (rms_norm/row_edges.cuh).
+constexpr rms_norm::Policy SelectUnalignedForward(int64_t row_packs, int x_bytes) {
+  rms_norm::Policy policy =
+      rms_norm::WithEdges(rms_norm::CutRow(row_packs, 4, 512, 1, rms_norm::kWarp), x_bytes);
+  policy.rows_per_block = 1;
+  return policy;
+}
+
 // The sums of dweight and dbias take 16 registers for each pack of 16-bit floats, so few threads
 // are resident, and 4 packs for each of them beat 2: fewer warps meet at the barrier. H200, bf16,
 // share of the copy rate with 4 packs / rms_norm's cut of 2: H 1024 84 / 65 %, H 2048 80 / 65 %, H
 // 4096 78 / 66 %; H 128 with 4 packs 79 %, with 1 46 %. `x_bytes` is the element size of x and dy.
-constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes) {
+constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes,
+                                          bool unaligned = false) {
   using rms_norm::CutRow;
   const int max_cluster = sm >= 90 ? rms_norm::kMaxCluster : 1;
   rms_norm::Policy policy = {};
@@ -60,7 +69,8 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   } else {
     policy = CutRow(row_packs, 8, 512, max_cluster, 512);
   }
-  if (policy.packs == 0) return policy;
+  if (policy.packs == 0 || (unaligned && policy.packs == 8)) return {};
+  if (unaligned) policy = rms_norm::WithEdges(policy, x_bytes);
   policy.blocks_per_sm = blocks;
   policy.stages = stages;
   policy.shared_weight = true;

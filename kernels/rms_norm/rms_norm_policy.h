@@ -23,6 +23,9 @@ struct Policy {
   bool shared_weight;     // Backward: the weight stays in shared memory; else it is read per row.
   bool wide = false;      // The kernels of wide_*.cuh, cut as wide_policy.h says.
   bool few_rows = false;  // Backward: the kernel of few_rows_backward.cuh.
+  // Rows that begin anywhere (row_edges.cuh): their number modulo this says how far past a 16-byte
+  // boundary. 0: all rows are in 16-byte runs.
+  int classes = 0;
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
@@ -35,6 +38,8 @@ struct Form {
 };
 inline constexpr Form kForms[] = {{0, false}, {1, false}, {2, false},
                                   {4, false}, {4, true},  {8, true}};
+
+inline constexpr Form kUnalignedBackwardForms[] = {{1, false}, {2, false}, {4, false}, {4, true}};
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 1024;
@@ -76,6 +81,22 @@ constexpr Policy CutRow(int64_t row_packs, int packs, int max_threads, int max_c
           .stages = 0,
           .shared_weight = false};
 }
+
+// The same for rows that begin anywhere, of `bytes` per element: a warp to a row at least, for its
+// edges.
+constexpr Policy WithEdges(Policy policy, int bytes) {
+  if (policy.packs == 0) return policy;
+  policy.classes = 16 / bytes;
+  if (policy.threads_per_row < kWarp) {
+    const int rows = policy.rows_per_block * policy.threads_per_row / kWarp;
+    policy.rows_per_block = rows > 1 ? rows : 1;
+    policy.threads_per_row = kWarp;
+  }
+  return policy;
+}
+
+// Narrower rows are as well off in the looping kernels.
+inline constexpr int64_t kLeastUnalignedPacks = 4;
 
 // Forward reads a row once, into registers. `row_packs` is hidden / elements per pack.
 constexpr Policy SelectForward(int sm, int64_t row_packs) {
@@ -121,14 +142,17 @@ constexpr int64_t BackwardSharedBytes(const Policy& policy, int x_bytes, int dy_
 }
 
 constexpr bool FitsShared(const Policy& policy, int sm, int x_bytes, int dy_bytes) {
-  // 2 KiB per block for the system and the static part.
-  const int64_t block = BackwardSharedBytes(policy, x_bytes, dy_bytes) + 2048;
+  // 2 KiB per block for the system and the static part, of which edges have 3 KiB more.
+  const int64_t edges = policy.classes > 0 ? 3072 + 128 : 0;
+  const int64_t block = BackwardSharedBytes(policy, x_bytes, dy_bytes) + 2048 + edges;
   return block * policy.blocks_per_sm <= SharedBytesPerBlock(sm);
 }
 
 // Backward is a persistent grid: the sums for dweight stay in registers from row to row. The number
-// of blocks, and so the order of the sums, depends on sm_count alone.
-constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes) {
+// of blocks, and so the order of the sums, depends on sm_count alone. `unaligned`: for rows that
+// begin anywhere.
+constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes,
+                                bool unaligned = false) {
   const int max_cluster = sm >= 90 ? kMaxCluster : 1;
   Policy policy = {};
   // Few packs per thread keep the f32 sums (8 per pack of 16-bit floats) in registers.
@@ -145,7 +169,8 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   } else {
     policy = CutRow(row_packs, 8, 512, max_cluster, 256);
   }
-  if (policy.packs == 0) return policy;
+  if (policy.packs == 0 || (unaligned && policy.packs == 8)) return {};
+  if (unaligned) policy = WithEdges(policy, x_bytes);
   const int threads = policy.threads_per_row * policy.rows_per_block;
   // Threads hold the row while they sum, and the next one is on its way. H200, bf16, share of the
   // copy rate with two stages of 2 packs / one of 4: H 1024 91.9 / 90.5 %, H 2048 91.4 / 90.6 %, H
@@ -172,11 +197,13 @@ constexpr int64_t ResidentGroups(const Policy& policy, int sm_count) {
   return resident < 1 ? 1 : resident;
 }
 
-// Blocks of a backward grid, all of them resident.
+// Blocks of a backward grid, all of them resident. With classes of rows as many of each class.
 constexpr int64_t BackwardBlocks(const Policy& policy, int64_t rows, int sm_count) {
-  const int64_t groups = CeilDiv(rows, policy.rows_per_block);
-  const int64_t resident = ResidentGroups(policy, sm_count);
-  return (groups < resident ? groups : resident) * policy.cluster;
+  const int64_t classes = policy.classes > 0 ? policy.classes : 1;
+  const int64_t groups = CeilDiv(rows, policy.rows_per_block * classes);
+  const int64_t resident = ResidentGroups(policy, sm_count) / classes;
+  const int64_t of_class = groups < resident ? groups : resident > 0 ? resident : 1;
+  return (rows > 0 ? of_class : 0) * classes * policy.cluster;
 }
 
 // The looping kernels: a warp or a block of 512 threads per row.
