@@ -24,6 +24,8 @@ BackwardKernel SelectKernel(int packs, bool cluster) {
       return LayerNormBackwardKernel<X, kBias, 1, false>;
     case 2:
       return LayerNormBackwardKernel<X, kBias, 2, false>;
+    case 3:
+      return LayerNormBackwardKernel<X, kBias, 3, false>;
     case 4:
       return cluster ? LayerNormBackwardKernel<X, kBias, 4, true>
                      : LayerNormBackwardKernel<X, kBias, 4, false>;
@@ -41,18 +43,19 @@ BackwardKernel SelectKernel(int32_t dtype, bool bias, int packs, bool cluster) {
   });
 }
 
+// For rows that begin anywhere.
 template <typename X, bool kBias>
-BackwardKernel SelectUnalignedKernel(bool cluster) {
+BackwardKernel SelectUnalignedKernel(int packs, bool cluster) {
+  if (packs == 3) return LayerNormBackwardKernel<X, kBias, 3, false, true>;
   return cluster ? LayerNormBackwardKernel<X, kBias, 4, true, true>
                  : LayerNormBackwardKernel<X, kBias, 4, false, true>;
 }
 
-// For rows that begin anywhere: SelectBackward gives them 4 packs.
-BackwardKernel SelectUnalignedKernel(int32_t dtype, bool bias, bool cluster) {
+BackwardKernel SelectUnalignedKernel(int32_t dtype, bool bias, int packs, bool cluster) {
   return DispatchFloat(dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
-    return bias ? SelectUnalignedKernel<X, true>(cluster)
-                : SelectUnalignedKernel<X, false>(cluster);
+    return bias ? SelectUnalignedKernel<X, true>(packs, cluster)
+                : SelectUnalignedKernel<X, false>(packs, cluster);
   });
 }
 
@@ -220,7 +223,7 @@ int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace
     const bool cluster = plan.policy.cluster > 1;
     const BackwardKernel kernel =
         plan.policy.classes > 0
-            ? SelectUnalignedKernel(b.x.dtype, has_dbias, cluster)
+            ? SelectUnalignedKernel(b.x.dtype, has_dbias, plan.policy.packs, cluster)
             : SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, cluster);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
@@ -238,16 +241,14 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
 
 int32_t LoadBackwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const auto& [packs, cluster] : rms_norm::kForms) {
-      for (const bool bias : {true, false}) {
+    for (const bool bias : {true, false}) {
+      for (const auto& [packs, cluster] : kBackwardForms) {
         const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs, cluster), packs > 0);
         if (error != cudaSuccess) return error;
       }
-    }
-    for (const bool bias : {true, false}) {
-      for (const bool cluster : {true, false}) {
-        const cudaError_t error =
-            LoadKernel(SelectUnalignedKernel(dtype, bias, cluster), /*much_shared=*/true);
+      for (const auto& [packs, cluster] : kUnalignedBackwardForms) {
+        const cudaError_t error = LoadKernel(SelectUnalignedKernel(dtype, bias, packs, cluster),
+                                             /*much_shared=*/true);
         if (error != cudaSuccess) return error;
       }
     }

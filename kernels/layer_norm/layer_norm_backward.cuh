@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ RowSumPairStorage<kCluster> sums;
-  __shared__ std::conditional_t<kUnaligned, rms_norm::RowEdges, char> edges;
+  __shared__ std::conditional_t<kUnaligned, rms_norm::RowEdges<>, char> edges;
   AllowDependentLaunch();
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
@@ -141,21 +141,25 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
     ring.Fetch(stage, p, static_cast<const X*>(args.x) + row * args.x_stride + head,
                static_cast<const X*>(args.dy) + row * args.dy_stride + head, nullptr, pack);
   };
-  // What is fetched of a row's edge goes into its slot when the row before has left it.
-  [[maybe_unused]] Lanes<X, 1> edge_x, edge_dy;
-  const auto fetch_edge = [&](int64_t row) {
+  const auto fetch_edge = [&](int stage, int64_t row) {
     if constexpr (kUnaligned) {
       if (!has_edge || row >= args.rows) return;
-      const int at = edges.Own().column;
-      edge_x = LoadLanes<X, 1>(static_cast<const X*>(args.x) + row * args.x_stride + at);
-      edge_dy = LoadLanes<X, 1>(static_cast<const X*>(args.dy) + row * args.dy_stride + at);
+      rms_norm::EdgeSlot& edge = edges.Own();
+      const int at = edge.column;
+      rms_norm::FetchEdge(&edge.fetched[stage][0],
+                          static_cast<const X*>(args.x) + row * args.x_stride + at);
+      rms_norm::FetchEdge(&edge.fetched[stage][1],
+                          static_cast<const X*>(args.dy) + row * args.dy_stride + at);
     }
   };
-  const auto put_edge = [&] {
+  [[maybe_unused]] const auto take_edge = [&](int stage, int64_t row) {
     if constexpr (kUnaligned) {
-      if (!has_edge) return;
-      edges.Own().x = rms_norm::FloatOf<X>(edge_x);
-      edges.Own().dy = rms_norm::FloatOf<X>(edge_dy);
+      rms_norm::EdgeSlot& edge = edges.Own();
+      const int at = edge.column;
+      edge.x = rms_norm::FetchedEdge(edge.fetched[stage][0],
+                                     static_cast<const X*>(args.x) + row * args.x_stride + at);
+      edge.dy = rms_norm::FetchedEdge(edge.fetched[stage][1],
+                                      static_cast<const X*>(args.dy) + row * args.dy_stride + at);
     }
   };
 
@@ -166,6 +170,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
       const int pack = first + p * step;
       if (row < args.rows && pack < row_packs) fetch(stage, p, row, pack);
     }
+    fetch_edge(stage, row);
     CopyAsyncCommit();
   }
   const auto global_weight = [&](int pack, float(&w)[kLanes]) {
@@ -201,8 +206,6 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
     return row < args.rows ? make_float2(args.mean[row], args.rstd[row]) : float2{};
   };
   float2 next_statistics = statistics_of(first_row + own_row);
-  fetch_edge(first_row + own_row);
-  put_edge();
   int stage = 0;
   uint32_t turn = 0;
   for (int64_t base = first_row; base < args.rows; base += row_step) {
@@ -210,7 +213,6 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
     const bool active = row < args.rows;
     const auto [mean, rstd] = next_statistics;
     next_statistics = statistics_of(row + row_step);
-    fetch_edge(row + row_step);
     rms_norm::WaitForStage(stages);
 
     const int64_t next = row + stages * row_step;
@@ -234,14 +236,16 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
         dots.y += g * (x[i] - mean);
       }
     }
-    if constexpr (kHolds) CopyAsyncCommit();
     if constexpr (kUnaligned) {
       if (has_edge && active) {
+        take_edge(stage, row);
+        fetch_edge(stage, next);
         const float g = edges.Own().dy * edges.Own().weight;
         dots.x += g;
         dots.y += g * (edges.Own().x - mean);
       }
     }
+    if constexpr (kHolds) CopyAsyncCommit();
     // dx = rstd * (g + (x - mean) * slope - mean(g)).
     float slope = 0.0f;
     float mean_g = 0.0f;
@@ -295,7 +299,6 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)
         edge.dweight += edge.dy * (distance * rstd);
         edge.dbias += edge.dy;
       }
-      put_edge();
     }
     stage = stage + 1 == stages ? 0 : stage + 1;
     ++turn;

@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
                                      threadIdx.x % kWarpThreads);
   const int64_t row = blockIdx.x;
   const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
-  __shared__ std::conditional_t<kUnaligned, rms_norm::RowEdges, char> edges;
+  __shared__ std::conditional_t<kUnaligned, rms_norm::RowEdges<rms_norm::ForwardEdge, 1>, char>
+      edges;
   int row_packs = static_cast<int>(args.hidden / kLanes);
   int head = 0;  // Columns before the first pack.
   [[maybe_unused]] bool has_edge = false;
@@ -99,6 +100,10 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
   Lanes<X, kLanes> weight[kPacks];
   Lanes<X, kLanes> bias[kPacks];
   LoadPacks<false>(x + column, true, left, columns, 0, held);
+  [[maybe_unused]] Lanes<X, 1> edge_x;
+  if constexpr (kUnaligned) {
+    if (has_edge) edge_x = LoadLanes<X, 1>(x + edges.Own().column);
+  }
   LoadPacks<kUnaligned>(static_cast<const X*>(args.weight) + column, args.weight != nullptr, left,
                         columns, kOneWord<X>, weight);
 
@@ -115,7 +120,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
   }
   if constexpr (kUnaligned) {
     if (has_edge) {
-      const float v = rms_norm::FloatOf<X>(LoadLanes<X, 1>(x + edges.Own().column));
+      const float v = rms_norm::FloatOf<X>(edge_x);
       edges.Own().x = v;
       sums[0].x += v;
       sums[0].y += v * v;

@@ -12,6 +12,10 @@ struct RowForm {
   int packs;
   int warps;
 };
+// Those of the backward.
+inline constexpr rms_norm::Form kBackwardForms[] = {
+    {0, false}, {1, false}, {2, false}, {3, false}, {4, false}, {4, true}, {8, true}};
+inline constexpr rms_norm::Form kUnalignedBackwardForms[] = {{3, false}, {4, false}, {4, true}};
 inline constexpr RowForm kRowForms[] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}};
 
 // As rms_norm's forward, one row to a block from 65 packs on. H200, bf16, H 1024 90.8 % with 2
@@ -55,6 +59,12 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   if (row_packs <= 128) {
     policy = CutRow(row_packs, 4, rms_norm::kWarp, 1, 128);
     blocks = 3;
+  } else if (row_packs > 256 && row_packs <= 384) {
+    policy = CutRow(row_packs, 3, 128, 1, rms_norm::kWarp);
+    blocks = 4;
+  } else if (row_packs > 384 && row_packs < 512) {
+    policy = CutRow(row_packs, 4, 128, 1, rms_norm::kWarp);
+    blocks = 4;
   } else if (row_packs <= 512) {
     policy = CutRow(row_packs, 4, 128, 1, 256);
     blocks = 2;

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ RowSumStorage<kCluster> sums;
-  __shared__ std::conditional_t<kUnaligned, RowEdges, char> edges;
+  __shared__ std::conditional_t<kUnaligned, RowEdges<>, char> edges;
   AllowDependentLaunch();
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
@@ -119,25 +119,23 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
     if (!has_dsum) return nullptr;
     return static_cast<const X*>(args.dsum) + row * args.dsum_stride + head;
   };
-  // What is fetched of a row's edge goes into its slot when the row before has left it.
-  [[maybe_unused]] Lanes<X, 1> edge_x, edge_dsum;
-  [[maybe_unused]] Lanes<DY, 1> edge_dy;
-  const auto fetch_edge = [&](int64_t row) {
+  const auto fetch_edge = [&](int stage, int64_t row) {
     if constexpr (kUnaligned) {
       if (!has_edge || row >= args.norm.rows) return;
-      const int at = edges.Own().column - head;
-      edge_x = LoadLanes<X, 1>(x_row(row) + at);
-      edge_dy = LoadLanes<DY, 1>(dy_row(row) + at);
-      if (has_dsum) edge_dsum = LoadLanes<X, 1>(dsum_row(row) + at);
+      EdgeSlot& edge = edges.Own();
+      const int at = edge.column - head;
+      FetchEdge(&edge.fetched[stage][0], x_row(row) + at);
+      FetchEdge(&edge.fetched[stage][1], dy_row(row) + at);
+      if (has_dsum) FetchEdge(&edge.fetched[stage][2], dsum_row(row) + at);
     }
   };
-  const auto put_edge = [&] {
+  [[maybe_unused]] const auto take_edge = [&](int stage, int64_t row) {
     if constexpr (kUnaligned) {
-      if (!has_edge) return;
       EdgeSlot& edge = edges.Own();
-      edge.x = FloatOf<X>(edge_x);
-      edge.dy = FloatOf<DY>(edge_dy);
-      if (has_dsum) edge.dsum = FloatOf<X>(edge_dsum);
+      const int at = edge.column - head;
+      edge.x = FetchedEdge(edge.fetched[stage][0], x_row(row) + at);
+      edge.dy = FetchedEdge(edge.fetched[stage][1], dy_row(row) + at);
+      if (has_dsum) edge.dsum = FetchedEdge(edge.fetched[stage][2], dsum_row(row) + at);
     }
   };
 
@@ -150,6 +148,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
         ring.Fetch(stage, p, x_row(row), dy_row(row), dsum_row(row), pack);
       }
     }
+    fetch_edge(stage, row);
     CopyAsyncCommit();
   }
   const auto global_weight = [&](int pack, float(&w)[kLanes]) {
@@ -182,8 +181,6 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
   float dweight[kPacks][kLanes] = {};
   const auto rstd_of = [&](int64_t row) { return row < args.norm.rows ? args.rstd[row] : 0.0f; };
   float next_rstd = rstd_of(first_row + own_row);
-  fetch_edge(first_row + own_row);
-  put_edge();
   int stage = 0;
   uint32_t turn = 0;
   for (int64_t base = first_row; base < args.norm.rows; base += row_step) {
@@ -191,7 +188,6 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
     const bool active = row < args.norm.rows;
     const float rstd = next_rstd;
     next_rstd = rstd_of(row + row_step);
-    fetch_edge(row + row_step);
     WaitForStage(stages);
 
     const int64_t next = row + stages * row_step;
@@ -216,10 +212,14 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) dot += dy[i] * w[i] * x[i];
     }
-    if constexpr (kHolds) CopyAsyncCommit();
     if constexpr (kUnaligned) {
-      if (has_edge && active) dot += edges.Own().dy * edges.Own().weight * edges.Own().x;
+      if (has_edge && active) {
+        take_edge(stage, row);
+        fetch_edge(stage, next);
+        dot += edges.Own().dy * edges.Own().weight * edges.Own().x;
+      }
     }
+    if constexpr (kHolds) CopyAsyncCommit();
     float slope = 0.0f;  // dx = rstd * (g + x * slope).
     if (args.dx != nullptr) {
       const float sum = RowSum<kCluster>(dot * rstd, &sums, turn);
@@ -270,7 +270,6 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : kPa
         if (args.norm.round_normed) RoundFloats<X>(n);
         edge.dweight += edge.dy * n[0];
       }
-      put_edge();
     }
     stage = stage + 1 == stages ? 0 : stage + 1;
     ++turn;

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   __shared__ RowSumStorage<kCluster> sums;
   if constexpr (kCluster) ArriveForExchange(&sums.exchange);
   static_assert(!kUnaligned || (kSameWeight && !kModulate && std::is_same_v<X, Y>));
-  __shared__ std::conditional_t<kUnaligned, RowEdges, char> edges;
+  __shared__ std::conditional_t<kUnaligned, RowEdges<ForwardEdge, 1>, char> edges;
   const bool has_weight = args.weight != nullptr;
   const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
   const int step = static_cast<int>(blockDim.x * Blocks::Size());
@@ -134,6 +134,17 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     const int pack = first + p * step;
     held[p] = {};
     if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
+  }
+  [[maybe_unused]] Lanes<X, 1> edge_x, edge_residual;
+  if constexpr (kUnaligned) {
+    if (has_edge) {
+      const int edge = edges.Own().column;
+      edge_x = LoadLanes<X, 1>(x + (edge - head));
+      if constexpr (kAdd) {
+        edge_residual = LoadLanes<X, 1>(static_cast<const X*>(args.residual) +
+                                        row * args.residual_stride + edge);
+      }
+    }
   }
   if constexpr (kAdd) {
     const int64_t at = active ? row : 0;
@@ -182,16 +193,15 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   }
   if constexpr (kUnaligned) {
     if (has_edge) {
-      const int edge = edges.Own().column;
       float v[1];
-      LoadFloats<X, 1>(x + (edge - head), v);
+      Unpack<X, 1>(edge_x, v);
       if constexpr (kAdd) {
         float r[1];
-        LoadFloats<X, 1>(static_cast<const X*>(args.residual) + row * args.residual_stride + edge,
-                         r);
+        Unpack<X, 1>(edge_residual, r);
         v[0] += r[0];
         RoundFloats<X>(v);
-        StoreFloats<X, 1>(static_cast<X*>(args.sum) + row * args.sum_stride + edge, v);
+        StoreFloats<X, 1>(
+            static_cast<X*>(args.sum) + row * args.sum_stride + edges.Own().column, v);
       }
       edges.Own().x = v[0];
       square[0] += v[0] * v[0];

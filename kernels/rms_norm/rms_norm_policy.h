@@ -142,8 +142,8 @@ constexpr int64_t BackwardSharedBytes(const Policy& policy, int x_bytes, int dy_
 }
 
 constexpr bool FitsShared(const Policy& policy, int sm, int x_bytes, int dy_bytes) {
-  // 2 KiB per block for the system and the static part, of which edges have 3 KiB more.
-  const int64_t edges = policy.classes > 0 ? 3072 + 128 : 0;
+  // 2 KiB per block for the system and the static part; edges have 7 KiB more.
+  const int64_t edges = policy.classes > 0 ? 7 * 1024 : 0;
   const int64_t block = BackwardSharedBytes(policy, x_bytes, dy_bytes) + 2048 + edges;
   return block * policy.blocks_per_sm <= SharedBytesPerBlock(sm);
 }
@@ -178,6 +178,11 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   // 75 % with two blocks to a multiprocessor, 55 % with three, of which not all are resident.
   policy.blocks_per_sm = threads > 256 ? 1 : policy.packs == 2 || policy.cluster > 1 ? 2 : 3;
   policy.stages = policy.packs == 2 ? 2 : policy.packs == 4 ? 1 : 3;
+  if (policy.packs == 2 && threads < 256) {
+    // Blocks of fewer threads, as many as registers allow, instead of rows ahead.
+    policy.blocks_per_sm = 768 / threads;
+    policy.stages = 1;
+  }
   policy.shared_weight = true;
   const auto fits = [&] { return FitsShared(policy, sm, x_bytes, dy_bytes); };
   while (policy.stages > 2 && !fits()) --policy.stages;

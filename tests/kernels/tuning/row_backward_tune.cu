@@ -140,9 +140,9 @@ bool Fits(const Form& form, const rms_norm::Policy& p) {
                                            : reinterpret_cast<const void*>(form.layer);
   cudaFuncAttributes attributes;
   tuning::Check(cudaFuncGetAttributes(&attributes, kernel));
-  if (threads > attributes.maxThreadsPerBlock || shared > 220 * 1024) return false;
+  if (threads > attributes.maxThreadsPerBlock || shared > 216 * 1024) return false;
   tuning::Check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 224 * 1024));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 216 * 1024));
   tuning::Check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                      cudaSharedmemCarveoutMaxShared));
   int blocks = 0;
@@ -157,7 +157,7 @@ void TuneWidth(const Bench& b, int64_t hidden) {
   for (const Form& form : kForms) {
     if (form.unaligned != (hidden % kLanes != 0)) continue;
     const int64_t threads = rms_norm::CeilDiv(rms_norm::CeilDiv(row_packs, form.packs), 32) * 32;
-    for (const int rows : {1, 2, 3, 4}) {
+    for (const int rows : {1, 2, 3}) {
       for (const int stages : {1, 2, 3}) {
         for (int blocks = 1; blocks <= 8; ++blocks) {
           const rms_norm::Policy p = {.packs = form.packs,
@@ -169,7 +169,7 @@ void TuneWidth(const Bench& b, int64_t hidden) {
                                       .shared_weight = true,
                                       .classes = form.unaligned ? kLanes : 0};
           const int64_t of_sm = threads * rows * blocks;
-          if (of_sm * form.packs < 3 * row_packs || !Fits(form, p)) continue;
+          if (of_sm * form.packs < 2 * row_packs || !Fits(form, p)) continue;
           cuts.push_back({form, p, 0.0, 0.0});
         }
       }
@@ -188,7 +188,7 @@ void TuneWidth(const Bench& b, int64_t hidden) {
       rms_norm::Policy now =
           rms_norm::SelectBackward(90, row_packs, 2, 2 * (Tensors(cut.form) - 1), p.classes > 0);
       if (!is_rms) now = layer_norm::SelectBackward(90, row_packs, 2, p.classes > 0);
-      if (++shown > 14 && p != now) continue;
+      if (++shown > 6 && p != now) continue;
       cut.us = tuning::MedianUs([&](int turn) { return Launch(b, cut, hidden, true, turn); }, 30);
       cut.alone = tuning::MedianUs([&](int turn) { return Launch(b, cut, hidden, false, turn); }, 30);
       const double bytes = static_cast<double>(kRows * hidden * 2) * (Tensors(cut.form) + 1);
@@ -205,7 +205,7 @@ void TuneWidth(const Bench& b, int64_t hidden) {
 int Main(int argc, char** argv) {
   std::vector<int64_t> widths;
   for (int i = 1; i < argc; ++i) widths.push_back(std::strtoll(argv[i], nullptr, 10));
-  if (widths.empty()) widths = {2880, 3584, 4096, 5120, 2881, 4097};
+  if (widths.empty()) widths = {1536, 2560, 2880, 3072, 3584, 3840, 4096, 5120, 2881, 4097};
   const Bench b;
   for (const tuning::Rotating* of : {&b.x, &b.dy, &b.dsum, &b.weight}) of->FillBf16(0.0f);
   std::vector<float> ones(2 * kRows, 1.0f);
