@@ -18,6 +18,7 @@ namespace fuseboard {
 namespace {
 
 constexpr int64_t kBytes = int64_t{512} << 20;
+constexpr int64_t kElements = int64_t{1} << 26;
 constexpr int64_t kSmallBytes = int64_t{64} << 20;
 
 struct Bench {
@@ -37,6 +38,7 @@ struct Problem {
   int64_t hidden;
   int64_t offset;         // Of the matrices, in elements.
   int64_t weight_offset;  // Of weight and bias.
+  bool looping = false;   // By the kernels that take rows element by element; not kAdd.
 };
 
 BFloat16* Of(const tuning::Rotating& r, int64_t offset = 0) {
@@ -67,7 +69,14 @@ int Run(const Bench& b, const Problem& p, int turn) {
   FbCall call = kCall;
   const auto run = [&](const FbTensor* in, const FbTensor* to, const void* params, auto* launch) {
     call.inputs = in, call.outputs = to, call.params = params;
-    return launch(&call, b.workspace.base());
+    if (!p.looping) return launch(&call, b.workspace.base());
+    const rms_norm::Policy policy = rms_norm::SelectLooping(p.hidden);
+    if (p.operation == Operation::kRms) {
+      return p.forward ? rms_norm::LaunchForward(call, policy)
+                       : rms_norm::LaunchBackward(call, policy, b.workspace.base());
+    }
+    return p.forward ? layer_norm::LaunchForward(call, policy)
+                     : layer_norm::LaunchBackward(call, policy, b.workspace.base());
   };
   if (p.operation == Operation::kRms) {
     if (p.forward) {
@@ -172,14 +181,21 @@ void CheckAll(const Bench& b) {
 void TimeAll(const Bench& b) {
   for (const auto operation : {Operation::kRms, Operation::kAdd, Operation::kLayer}) {
     for (const bool forward : {true, false}) {
-      for (const int64_t hidden : {4096, 4097, 4098, 2881, 8193}) {
-        const Problem p = {operation, forward, 16384, hidden, 0, 0};
+      for (const int64_t hidden :
+           {33, 65, 129, 257, 513, 1025, 2049, 2880, 2881, 3584, 4096, 4097, 4098, 5120, 8193}) {
+        Problem p = {operation, forward, hidden < 2880 ? kElements / hidden : 16384, hidden, 0, 0};
         const double us = tuning::MedianUs([&](int turn) { return Run(b, p, turn); }, 20);
         const int tensors = operation == Operation::kAdd ? 4 : forward ? 2 : 3;
         const auto bytes = static_cast<double>(p.rows * hidden * 2 * tensors);
-        std::printf("%-18s %-8s H %5lld %8.1f us %5.1f %%\n", kNames[static_cast<int>(operation)],
+        std::printf("%-18s %-8s H %5lld %8.1f us %5.1f %%", kNames[static_cast<int>(operation)],
                     forward ? "forward" : "backward", static_cast<long long>(hidden), us,
                     100.0 * bytes / us / b.copy_rate);
+        p.looping = true;
+        if (hidden % 2 == 1 && operation != Operation::kAdd) {
+          std::printf("  looping %8.1f us",
+                      tuning::MedianUs([&](int turn) { return Run(b, p, turn); }, 5));
+        }
+        std::printf("\n");
       }
     }
   }
