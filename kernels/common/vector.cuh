@@ -77,9 +77,9 @@ __device__ __forceinline__ void StoreLanes(T* address, const Lanes<T, kLanes>& i
   }
 }
 
-// A pack from where none needs to begin, by the two aligned ones that hold it. `left`: elements from
-// there to the end of the tensor, at least a pack of them; near the end, where the second one may
-// end beyond the tensor, they are taken one by one.
+// A pack from where none needs to begin, by the two aligned ones that hold it. `left`: elements
+// from there to the end of the tensor, at least a pack of them; near the end, where the second one
+// may end beyond the tensor, they are taken one by one.
 template <typename T>
 __device__ __forceinline__ Lanes<T, kPackLanes<T>> LoadUnalignedPack(const T* from, int left) {
   constexpr int kLanes = kPackLanes<T>;

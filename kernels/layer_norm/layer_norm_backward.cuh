@@ -92,8 +92,8 @@ __device__ __forceinline__ void StorePartials(const Ring& ring, int stages, int 
 }
 
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
-// next row is fetched into a slot as soon as its pack of this row has left it. kUnaligned: rows that
-// begin anywhere (row_edges.cuh), so many blocks or clusters that each has rows of one class.
+// next row is fetched into a slot as soon as its pack of this row has left it. kUnaligned: rows
+// that begin anywhere (row_edges.cuh), so many blocks or clusters that each has rows of one class.
 // REQUIRES: without kUnaligned all rows in 16-byte runs; 1 <= stages <= 3.
 template <typename X, bool kBias, int kPacks, bool kCluster, bool kUnaligned = false>
 __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 2)

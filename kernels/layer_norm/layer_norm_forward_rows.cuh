@@ -47,8 +47,7 @@ struct BlockPairSum {
 // they may begin anywhere, `columns` before the vector's end.
 template <bool kUnaligned, typename X, int kPacks>
 __device__ __forceinline__ void LoadPacks(const X* from, bool has, int left, int columns,
-                                          uint32_t word,
-                                          Lanes<X, kPackLanes<X>> (&out)[kPacks]) {
+                                          uint32_t word, Lanes<X, kPackLanes<X>> (&out)[kPacks]) {
   constexpr int kLanes = kPackLanes<X>;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {

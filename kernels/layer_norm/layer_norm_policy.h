@@ -13,8 +13,8 @@ struct RowForm {
   int warps;
 };
 // Those of the backward.
-inline constexpr rms_norm::Form kBackwardForms[] = {
-    {0, false}, {1, false}, {2, false}, {3, false}, {4, false}, {4, true}, {8, true}};
+inline constexpr rms_norm::Form kBackwardForms[] = {{0, false}, {1, false}, {2, false}, {3, false},
+                                                    {4, false}, {4, true},  {8, true}};
 inline constexpr rms_norm::Form kUnalignedBackwardForms[] = {{3, false}, {4, false}, {4, true}};
 inline constexpr RowForm kRowForms[] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}};
 

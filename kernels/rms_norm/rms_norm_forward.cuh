@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
         Unpack<X, 1>(edge_residual, r);
         v[0] += r[0];
         RoundFloats<X>(v);
-        StoreFloats<X, 1>(
-            static_cast<X*>(args.sum) + row * args.sum_stride + edges.Own().column, v);
+        StoreFloats<X, 1>(static_cast<X*>(args.sum) + row * args.sum_stride + edges.Own().column,
+                          v);
       }
       edges.Own().x = v[0];
       square[0] += v[0] * v[0];

@@ -1,6 +1,6 @@
-// Rows that begin anywhere, in the kernels of the norms that hold a row in registers: its body is in
-// packs of 16 bytes as ever, and the fewer than a pack before and after it go to one thread each, an
-// edge, from the row's last thread on: that one has fewer packs, if any has.
+// Rows that begin anywhere, in the kernels of the norms that hold a row in registers: its body is
+// in packs of 16 bytes as ever, and the fewer than a pack before and after it go to one thread
+// each, an edge, from the row's last thread on: that one has fewer packs, if any has.
 //
 // REQUIRES: at least kMaxEdges threads per row, and tensors whose rows are aligned alike
 // (row_alignment.h).
@@ -21,17 +21,17 @@ __device__ __forceinline__ int EdgeOfThread() {
 }
 
 // The first row of a block of a persistent grid whose blocks have rows of kClasses classes (a power
-// of two), one each: rows kClasses apart, which begin equally far past a 16-byte boundary, so that a
-// thread has the same columns of all of them. Thread y has the row y * kClasses further on. With one
-// class a block's rows are neighbours. REQUIRES: a multiple of kClasses blocks.
+// of two), one each: rows kClasses apart, which begin equally far past a 16-byte boundary, so that
+// a thread has the same columns of all of them. Thread y has the row y * kClasses further on. With
+// one class a block's rows are neighbours. REQUIRES: a multiple of kClasses blocks.
 template <int kClasses>
 __device__ __forceinline__ int64_t FirstRowOf(uint32_t block) {
   if constexpr (kClasses == 1) return int64_t{block} * blockDim.y;
   return int64_t{block / kClasses} * (kClasses * blockDim.y) + block % kClasses;
 }
 
-// What a thread with an edge keeps of it, in shared memory: registers are those of all threads. In a
-// forward kernel, of a row to a block:
+// What a thread with an edge keeps of it, in shared memory: registers are those of all threads. In
+// a forward kernel, of a row to a block:
 struct ForwardEdge {
   int column;
   float x;
@@ -46,7 +46,8 @@ struct EdgeSlot {
   float dsum;
   float dweight;
   float dbias;
-  uint32_t fetched[3][3];  // Of a stage: x, dy, dsum; in 16-bit floats the word with the edge in it.
+  uint32_t fetched[3]
+                  [3];  // Of a stage: x, dy, dsum; in 16-bit floats the word with the edge in it.
 };
 
 // The slots of a block, of which each thread touches its own until the rows have ended.

@@ -1,6 +1,7 @@
 // Times the ways to cut bf16 rows of the backward kernels of rms_norm, fused_add_rms_norm and
-// layer_norm that hold a row in one block's registers, on device 0, the last step with it, as shares
-// of the copy rate of the same run: the best ones first. Its numbers go into the policies' comments.
+// layer_norm that hold a row in one block's registers, on device 0, the last step with it, as
+// shares of the copy rate of the same run: the best ones first. Its numbers go into the policies'
+// comments.
 //
 //   row_backward_tune [hidden ...]     Widths that no pack divides: rows that begin anywhere.
 
@@ -61,12 +62,10 @@ constexpr Form RmsForm() {
 
 template <int kPacks, bool kUnaligned>
 constexpr Form LayerForm() {
-  return {"layer_norm",
-          kPacks,
-          kUnaligned,
-          false,
-          nullptr,
-          layer_norm::LayerNormBackwardKernel<BFloat16, true, kPacks, false, kUnaligned>};
+  return {
+      "layer_norm", kPacks,
+      kUnaligned,   false,
+      nullptr,      layer_norm::LayerNormBackwardKernel<BFloat16, true, kPacks, false, kUnaligned>};
 }
 
 const Form kForms[] = {
@@ -190,7 +189,8 @@ void TuneWidth(const Bench& b, int64_t hidden) {
       if (!is_rms) now = layer_norm::SelectBackward(90, row_packs, 2, p.classes > 0);
       if (++shown > 6 && p != now) continue;
       cut.us = tuning::MedianUs([&](int turn) { return Launch(b, cut, hidden, true, turn); }, 30);
-      cut.alone = tuning::MedianUs([&](int turn) { return Launch(b, cut, hidden, false, turn); }, 30);
+      cut.alone =
+          tuning::MedianUs([&](int turn) { return Launch(b, cut, hidden, false, turn); }, 30);
       const double bytes = static_cast<double>(kRows * hidden * 2) * (Tensors(cut.form) + 1);
       std::printf(
           "%-18s H %5lld packs %d threads %3d rows %d blocks/sm %d stages %d  %7.1f us %5.1f %%  "
@@ -209,8 +209,8 @@ int Main(int argc, char** argv) {
   const Bench b;
   for (const tuning::Rotating* of : {&b.x, &b.dy, &b.dsum, &b.weight}) of->FillBf16(0.0f);
   std::vector<float> ones(2 * kRows, 1.0f);
-  tuning::Check(cudaMemcpy(b.statistics.base(), ones.data(), ones.size() * 4,
-                           cudaMemcpyHostToDevice));
+  tuning::Check(
+      cudaMemcpy(b.statistics.base(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
   for (const int64_t hidden : widths) TuneWidth(b, hidden);
   return EXIT_SUCCESS;
 }

@@ -1,6 +1,6 @@
 // Compares rms_norm, fused_add_rms_norm and layer_norm of bf16 rows that begin anywhere with f64 on
-// device 0, their results of two runs with one another, and times them as shares of the copy rate of
-// the same run.
+// device 0, their results of two runs with one another, and times them as shares of the copy rate
+// of the same run.
 //
 //   unaligned_norm_tune [check|time ...]
 
