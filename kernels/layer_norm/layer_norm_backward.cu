@@ -89,7 +89,7 @@ Policy OtherPolicyOf(const FbCall& call, const BackwardCall& b) {
   Policy policy = {};
   if (InPacks(b, bytes)) {
     policy = SelectBackward(call.sm, row_packs, bytes);
-  } else if (row_packs >= rms_norm::kLeastUnalignedPacks && AreRowsAlike(b)) {
+  } else if (b.hidden >= rms_norm::kLeastUnalignedCenteredBackward && AreRowsAlike(b)) {
     policy = SelectBackward(call.sm, row_packs, bytes, /*unaligned=*/true);
   }
   return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;

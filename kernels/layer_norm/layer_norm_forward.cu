@@ -94,7 +94,7 @@ Policy OtherPolicyOf(const FbCall& call, const ForwardCall& f) {
   Policy policy = {};
   if (InPacks(f, bytes)) {
     policy = SelectForward(call.sm, row_packs);
-  } else if (row_packs >= rms_norm::kLeastUnalignedPacks && AreRowsAlike(f)) {
+  } else if (f.hidden >= rms_norm::kLeastUnalignedForward && AreRowsAlike(f)) {
     policy = SelectUnalignedForward(row_packs, bytes);
   }
   const bool covers =

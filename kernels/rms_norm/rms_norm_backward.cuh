@@ -61,14 +61,16 @@ __device__ __forceinline__ void LoadUnalignedWeight(const BackwardArgs& args, in
   }
 }
 
+// Blocks of the most threads that have registers at once.
+template <int kPacks>
+inline constexpr int kResidentBackward = kPacks >= 4 ? 1 : kPacks == 3 ? 2 : 3;
+
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
 // next row is fetched into a slot as soon as its pack of this row has left it. kUnaligned: rows
 // that begin anywhere (row_edges.cuh), so many blocks or clusters that each has rows of one class.
-// REQUIRES: without kUnaligned all rows in 16-byte runs; 1 <= stages <= 3.
+// REQUIRES: without kUnaligned all rows in 16-byte runs, with it shared_weight; 1 <= stages <= 3.
 template <typename X, typename DY, bool kAdd, int kPacks, bool kCluster, bool kUnaligned = false>
-__global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4   ? 1
-                                                           : kPacks == 3 ? 2
-                                                                         : 3)
+__global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kResidentBackward<kPacks>)
     RmsNormBackwardKernel(const BackwardArgs args) {
   using Blocks = RowBlocks<kCluster>;
   using Ring = BackwardRing<X, DY, kAdd, kPacks>;
@@ -153,29 +155,26 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4   ? 1
     fetch_edge(stage, row);
     CopyAsyncCommit();
   }
-  const auto global_weight = [&](int pack, float(&w)[kLanes]) {
-    if constexpr (kUnaligned) {
-      LoadUnalignedWeight<kLanes>(args, head + int64_t{pack} * kLanes, w);
-    } else {
-      LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
-    }
-  };
-  if (args.shared_weight) {
+  if (kUnaligned || args.shared_weight) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       float w[kLanes];
       if (pack < row_packs) {
-        global_weight(pack, w);
+        if constexpr (kUnaligned) {
+          LoadUnalignedWeight<kLanes>(args, head + int64_t{pack} * kLanes, w);
+        } else {
+          LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+        }
         ring.StoreFloatRow(stages, p, w);
       }
     }
   }
   const auto load_weight = [&](int p, int pack, float(&w)[kLanes]) {
-    if (args.shared_weight) {
+    if (kUnaligned || args.shared_weight) {
       ring.LoadFloatRow(stages, p, ring.thread, w);
     } else {
-      global_weight(pack, w);
+      LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
     }
   };
   if constexpr (kCluster) BeginExchange(&sums.exchange);

@@ -101,9 +101,9 @@ inline Policy OtherPolicyOfBackward(const FbCall& call, const BackwardCall& b) {
   Policy policy = {};
   if (InPacks(b, x_bytes, dy_bytes)) {
     policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, OtherBytes(b));
-  } else if (const int64_t row_packs = b.norm.hidden * x_bytes / 16;
-             row_packs >= kLeastUnalignedPacks && AreRowsAlike(b)) {
-    policy = SelectBackward(call.sm, row_packs, x_bytes, OtherBytes(b), /*unaligned=*/true);
+  } else if (b.norm.hidden >= kLeastUnalignedBackward && AreRowsAlike(b)) {
+    policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, OtherBytes(b),
+                            /*unaligned=*/true);
   }
   return policy.packs == 0 ? SelectLooping(b.norm.hidden) : policy;
 }

@@ -90,9 +90,8 @@ inline Policy OtherPolicyOfForward(const FbCall& call, const ForwardCall& f) {
     const int64_t row_packs = f.norm.hidden * x_bytes / 16;
     const bool few = f.norm.rows <= kFewForwardRows && f.scale == nullptr;
     policy = few ? SelectForwardOfFewRows(call.sm, row_packs) : SelectForward(call.sm, row_packs);
-  } else if (const int64_t row_packs = f.norm.hidden * x_bytes / 16;
-             row_packs >= kLeastUnalignedPacks && AreRowsAlike(f)) {
-    policy = WithEdges(SelectForward(call.sm, row_packs), x_bytes);
+  } else if (f.norm.hidden >= kLeastUnalignedForward && AreRowsAlike(f)) {
+    policy = WithEdges(SelectForward(call.sm, f.norm.hidden * x_bytes / 16), x_bytes);
   }
   const bool covers =
       policy.packs != 0 && CeilDiv(f.norm.rows, policy.rows_per_block) <= kMaxGroups;

@@ -95,8 +95,13 @@ constexpr Policy WithEdges(Policy policy, int bytes) {
   return policy;
 }
 
-// Narrower rows are as well off in the looping kernels.
-inline constexpr int64_t kLeastUnalignedPacks = 4;
+// Narrower rows that begin anywhere are better off in the looping kernels, 8 of them to a block.
+// H200, bf16, 2^26 elements, us, a warp or more to a row / looping: forward H 129 319 / 226, H 257
+// 163 / 190, H 513 96 / 175; backward H 33 997 / 882, H 65 513 / 596, H 129 266 / 486; layer_norm's
+// H 65 1043 / 686, H 129 540 / 573, H 257 292 / 536.
+inline constexpr int64_t kLeastUnalignedForward = 256;  // Columns.
+inline constexpr int64_t kLeastUnalignedBackward = 64;
+inline constexpr int64_t kLeastUnalignedCenteredBackward = 128;
 
 // Forward reads a row once, into registers. `row_packs` is hidden / elements per pack.
 constexpr Policy SelectForward(int sm, int64_t row_packs) {
@@ -178,8 +183,14 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   // 75 % with two blocks to a multiprocessor, 55 % with three, of which not all are resident.
   policy.blocks_per_sm = threads > 256 ? 1 : policy.packs == 2 || policy.cluster > 1 ? 2 : 3;
   policy.stages = policy.packs == 2 ? 2 : policy.packs == 4 ? 1 : 3;
-  if (policy.packs == 2 && threads < 256) {
-    // Blocks of fewer threads, as many as registers allow, instead of rows ahead.
+  if (policy.packs == 2 && dy_bytes > x_bytes) {
+    // A third tensor fills the blocks' share of memory: fused_add_rms_norm, H200, bf16, H 4096 95.4
+    // % with one stage, 92.9 % with two; H 3584 93.6 / 92.6 %, but H 3072 under 93 / 94.2 %, and
+    // with four blocks of one stage 91.2 %.
+    if (threads >= 224) policy.stages = 1;
+  } else if (policy.packs == 2 && threads < 256) {
+    // Blocks of fewer threads, as many as registers allow, rather than rows ahead: H 2560 86.2
+    // / 84.9 % (three blocks of two stages), H 2880 87.3 / 84.3 %, H 3584 90.8 %.
     policy.blocks_per_sm = 768 / threads;
     policy.stages = 1;
   }
@@ -188,7 +199,7 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   while (policy.stages > 2 && !fits()) --policy.stages;
   while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
   if (!fits()) policy.stages = 1;
-  if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
+  if (!fits() && policy.rows_per_block == 1 && !unaligned) policy.shared_weight = false;
   return fits() ? policy : Policy{};
 }
 

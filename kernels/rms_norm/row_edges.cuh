@@ -46,8 +46,8 @@ struct EdgeSlot {
   float dsum;
   float dweight;
   float dbias;
-  uint32_t fetched[3]
-                  [3];  // Of a stage: x, dy, dsum; in 16-bit floats the word with the edge in it.
+  // Of a stage: x, dy, dsum; in 16-bit floats the word with the edge in it.
+  uint32_t fetched[3][3];
 };
 
 // The slots of a block, of which each thread touches its own until the rows have ended.
@@ -66,9 +66,8 @@ struct RowEdges {
   }
 };
 
-// Starts copying one element into a word of a slot. It arrives with the packs that are fetched at
-// the same time: as a load of its own, a row ahead of its use, it was waited for (H200, H 4097:
-// 120 us of backward instead of 105).
+// Starts copying one element into a word of a slot: it arrives with the packs that are fetched at
+// the same time, and takes no register until then.
 template <typename T>
 __device__ __forceinline__ void FetchEdge(uint32_t* word, const T* from) {
   const auto past = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 4);
