@@ -63,7 +63,9 @@ __device__ __forceinline__ void LoadUnalignedWeight(const BackwardArgs& args, in
 
 // Blocks of the most threads that have registers at once.
 template <int kPacks>
-inline constexpr int kResidentBackward = kPacks >= 4 ? 1 : kPacks == 3 ? 2 : 3;
+inline constexpr int kResidentBackward = kPacks >= 4   ? 1
+                                         : kPacks == 3 ? 2
+                                                       : 3;
 
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
 // next row is fetched into a slot as soon as its pack of this row has left it. kUnaligned: rows
