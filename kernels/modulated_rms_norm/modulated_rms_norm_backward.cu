@@ -2,9 +2,11 @@
 #include <utility>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/common/matrix_overlap.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward_slices.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_few_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
 
@@ -50,6 +52,15 @@ Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, int packs, bool cluster
   });
 }
 
+using FewRowsKernel = void (*)(FewRowsArgs);
+
+FewRowsKernel SelectFewRowsKernel(int32_t dtype, int packs) {
+  return DispatchFloat(dtype, [&](auto tag) -> FewRowsKernel {
+    using X = typename decltype(tag)::type;
+    return packs == 2 ? FewRowsBackwardKernel<X, 2> : FewRowsBackwardKernel<X, 4>;
+  });
+}
+
 int BytesOf(const FbTensor& tensor) { return tensor.dtype == FB_F32 ? 4 : 2; }
 
 bool InPacks(const BackwardCall& b) {
@@ -84,11 +95,23 @@ Slices CutSlices(const FbCall& call, const BackwardCall& b, const Policy& policy
                       Resident(policy, call.sm_count), !IsAbsent(b.dweight));
 }
 
+// {} where the kernel for few rows is not made for the call.
+Policy FewRowsPolicyOf(const BackwardCall& b, int64_t row_packs) {
+  const int32_t dtype = b.x.dtype;
+  const bool same = b.dy.dtype == dtype && b.scale.dtype == dtype &&
+                    (IsAbsent(b.weight) || b.weight.dtype == dtype) &&
+                    (IsAbsent(b.dshift) || b.dshift.dtype == dtype);
+  const bool apart = IsAbsent(b.dx) || (AreDisjoint(b.dx, b.x) && AreDisjoint(b.dx, b.dy));
+  return same && apart ? SelectFewBackward(b.norm.rows, row_packs) : Policy{};
+}
+
 // Fills in the policy, the kernel and the slices.
 void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
   Policy& policy = plan->policy;
   if (b.norm.rows > 0 && InPacks(b)) {
     const int64_t row_packs = b.norm.hidden * BytesOf(b.x) / 16;
+    policy = FewRowsPolicyOf(b, row_packs);
+    if (policy.few_rows) return;
     policy = SelectSlicesBackward(call.sm, row_packs, BytesOf(b.x), BytesOf(b.dy));
     if (policy.packs != 0 && !IsAbsent(b.dx)) {
       plan->slices = CutSlices(call, b, policy);
@@ -104,6 +127,7 @@ void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
 Plan PlanOf(const FbCall& call, const BackwardCall& b) {
   Plan plan = {};
   SelectCut(call, b, &plan);
+  if (plan.policy.few_rows) return plan;  // No sums.
   const int rows = plan.policy.rows_per_block;
   plan.slice_count = b.groups * plan.slices.per_group;
   plan.blocks = rms_norm::BackwardBlocks(plan.policy, plan.slice_count * rows, call.sm_count);
@@ -145,6 +169,26 @@ BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
           .norm = b.norm};
 }
 
+int32_t LaunchFewRows(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
+  FewRowsArgs args = {};
+  static_cast<rms_norm::GradientArgs&>(args) = rms_norm::GradientArgsOf(b);
+  args.offset = b.norm.offset;
+  args.round_normed = b.norm.round_normed;
+  args.dweight = data_of(b.dweight);
+  args.dweight_dtype = b.dweight.dtype;
+  args.scale = b.scale.data;
+  args.scale_stride = b.scale.stride[0];
+  args.dscale = data_of(b.dscale);
+  args.dshift = data_of(b.dshift);
+  LaunchShape shape = CutFewRows(b.groups, b.group_rows, b.norm.hidden, BytesOf(b.x),
+                                 kFewRowsThreads, kFewRowsBatch, &args);
+  shape.dependent = call.sm >= 90;
+  shape.stream = static_cast<cudaStream_t>(call.stream);
+  if (shape.blocks == 0) return cudaSuccess;
+  return LaunchKernel(SelectFewRowsKernel(b.x.dtype, policy.packs), shape, args);
+}
+
 int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
                    const BackwardArgs& args) {
   const Policy& policy = plan.policy;
@@ -171,6 +215,7 @@ uint64_t BackwardCudaWorkspace(const FbCall* call) {
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
   const BackwardCall b = BackwardOf(*call);
   const Plan plan = PlanOf(*call, b);
+  if (plan.policy.few_rows) return LaunchFewRows(*call, b, plan.policy);
   const BackwardArgs args = ArgsOf(b, plan, static_cast<float*>(workspace));
   if (plan.slice_count > 0) {
     if (const int32_t error = LaunchMain(*call, b, plan, args)) return error;
@@ -194,6 +239,12 @@ int32_t LoadBackwardKernels() {
             LoadKernel(SelectSlicesKernel(dtype, same_dy, packs, cluster), true);
         if (error != cudaSuccess) return error;
       }
+    }
+  }
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int packs : {2, 4}) {
+      const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype, packs));
+      if (error != cudaSuccess) return error;
     }
   }
   return LoadKernel(GroupSumsKernel);

@@ -2,6 +2,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
+#include "kernels/rms_norm/few_rows_forward.cuh"
 #include "kernels/rms_norm/rms_norm_forward_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
@@ -26,32 +27,57 @@ RowsKernel SelectRowsKernel(int32_t dtype, const RowsForm& form) {
   });
 }
 
-// {} where the kernel for some rows to a block is not made for the call.
-RowsForm RowsFormOf(const ForwardCall& f) {
+RowsKernel SelectFewRowsKernel(int32_t dtype) {
+  return DispatchFloat(dtype, [](auto tag) -> RowsKernel {
+    using X = typename decltype(tag)::type;
+    return rms_norm::FewRowsForwardKernel<X, /*kAdd=*/false, /*kModulate=*/true, 2>;
+  });
+}
+
+int BytesOf(const ForwardCall& f) { return f.x.dtype == FB_F32 ? 4 : 2; }
+int64_t RowPacks(const ForwardCall& f) { return f.norm.hidden * BytesOf(f) / 16; }
+
+// Rows in packs, all of one dtype.
+bool IsUsual(const ForwardCall& f) {
   const int32_t dtype = f.x.dtype;
-  const bool same = f.y.dtype == dtype && f.scale->dtype == dtype && f.shift->dtype == dtype &&
-                    (IsAbsent(f.weight) || f.weight.dtype == dtype);
-  const int bytes = dtype == FB_F32 ? 4 : 2;
-  if (!same || f.norm.rows > rms_norm::kMaxGroups || !rms_norm::InPacks(f, bytes, bytes)) return {};
-  return SelectRowsForm(f.norm.hidden * bytes / 16, f.norm.rows / f.scale->shape[0]);
+  return f.norm.rows > 0 && f.norm.rows <= rms_norm::kMaxGroups && f.y.dtype == dtype &&
+         f.scale->dtype == dtype && f.shift->dtype == dtype &&
+         (IsAbsent(f.weight) || f.weight.dtype == dtype) &&
+         rms_norm::InPacks(f, BytesOf(f), BytesOf(f));
+}
+
+rms_norm::ModulatedForwardArgs ArgsOf(const ForwardCall& f) {
+  return rms_norm::ArgsOfForward</*kAdd=*/false, /*kModulate=*/true>(f);
+}
+
+int32_t LaunchFewRows(const FbCall& call, const ForwardCall& f, const rms_norm::Policy& policy) {
+  const LaunchShape shape = {.blocks = f.norm.rows,
+                             .threads = dim3(static_cast<unsigned>(policy.threads_per_row)),
+                             .dependent = call.sm >= 90,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(SelectFewRowsKernel(f.x.dtype), shape, ArgsOf(f));
+}
+
+int32_t LaunchRows(const FbCall& call, const ForwardCall& f, const RowsForm& form) {
+  const int64_t groups = f.scale->shape[0];
+  const LaunchShape shape = {.blocks = groups * rms_norm::CeilDiv(f.norm.rows / groups, form.rows),
+                             .threads = dim3(static_cast<unsigned>(ThreadsOf(form, RowPacks(f)))),
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(SelectRowsKernel(f.x.dtype, form), shape, ArgsOf(f));
 }
 
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
-  const RowsForm form = f.norm.rows == 0 ? RowsForm{} : RowsFormOf(f);
-  if (form.rows == 0) {
-    return rms_norm::LaunchForwardAs</*kAdd=*/false, /*kModulate=*/true>(
-        *call, f, rms_norm::PolicyOfForward(*call, f));
+  if (IsUsual(f)) {
+    const rms_norm::Policy few = SelectFewForward(f.norm.rows, RowPacks(f));
+    if (few.few_rows) return LaunchFewRows(*call, f, few);
+    const RowsForm form = SelectRowsForm(RowPacks(f), f.norm.rows / f.scale->shape[0]);
+    if (form.rows > 0) return LaunchRows(*call, f, form);
   }
-  const int64_t groups = f.scale->shape[0];
-  const int64_t row_packs = f.norm.hidden * (f.x.dtype == FB_F32 ? 4 : 2) / 16;
-  const LaunchShape shape = {.blocks = groups * rms_norm::CeilDiv(f.norm.rows / groups, form.rows),
-                             .threads = dim3(static_cast<unsigned>(ThreadsOf(form, row_packs))),
-                             .stream = static_cast<cudaStream_t>(call->stream)};
-  return LaunchKernel(SelectRowsKernel(f.x.dtype, form), shape,
-                      rms_norm::ArgsOfForward</*kAdd=*/false, /*kModulate=*/true>(f));
+  return rms_norm::LaunchForwardAs</*kAdd=*/false, /*kModulate=*/true>(
+      *call, f, rms_norm::PolicyOfForward(*call, f));
 }
 
 int32_t LoadForwardKernels() {
@@ -60,6 +86,9 @@ int32_t LoadForwardKernels() {
       const cudaError_t error = LoadKernel(SelectRowsKernel(dtype, form));
       if (error != cudaSuccess) return error;
     }
+  }
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    if (const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype))) return error;
   }
   return rms_norm::LoadForwardKernelsAs</*kAdd=*/false, /*kModulate=*/true>();
 }

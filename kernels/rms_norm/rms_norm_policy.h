@@ -14,7 +14,7 @@
 namespace fuseboard::rms_norm {
 
 struct Policy {
-  int packs;            // Per thread: 1, 2, 4 or 8; 0: looping kernel.
+  int packs;            // Per thread: 1, 2, 3, 4 or 8; 0: looping kernel.
   int threads_per_row;  // In one block. Up to 32 a power of two, beyond a multiple of 32.
   int rows_per_block;
   int cluster;            // Blocks that share a row; a power of two up to 8.
@@ -22,7 +22,7 @@ struct Policy {
   int stages;             // Backward: rows in flight in shared memory per row of a block.
   bool shared_weight;     // Backward: the weight stays in shared memory; else it is read per row.
   bool wide = false;      // The kernels of wide_*.cuh, cut as wide_policy.h says.
-  bool few_rows = false;  // Backward: the kernel of few_rows_backward.cuh.
+  bool few_rows = false;  // The kernels of few_rows_*.cuh.
   // Rows that begin anywhere (row_edges.cuh): their number modulo this says how far past a 16-byte
   // boundary. 0: all rows are in 16-byte runs.
   int classes = 0;

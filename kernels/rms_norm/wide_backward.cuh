@@ -11,29 +11,16 @@
 #ifndef KERNELS_RMS_NORM_WIDE_BACKWARD_CUH_
 #define KERNELS_RMS_NORM_WIDE_BACKWARD_CUH_
 
+#include "kernels/rms_norm/gradient_args.h"
 #include "kernels/rms_norm/wide_ring.cuh"
 
 namespace fuseboard::rms_norm {
 
-struct WideBackwardArgs {
-  const void* dy;
-  const void* x;
-  const void* weight;  // Or NULL.
-  const void* dsum;    // kAdd; or NULL.
-  const float* mean;   // kCenter
-  const float* rstd;
-  void* dx;
+struct WideBackwardArgs : GradientArgs {
   float* weight_partials;  // [clusters, hidden], or NULL: no dweight.
   float* bias_partials;    // kCenter; likewise.
-  int64_t dy_stride;
-  int64_t x_stride;
-  int64_t dsum_stride;
-  int64_t dx_stride;
   int64_t rows;
   int64_t hidden;
-  float inverse_hidden;
-  float offset;       // Added to the weight.
-  bool round_normed;  // n, for dweight, to the dtype of x.
 };
 
 // The sums for dweight stay with the writing threads, those for dbias with the summing ones: 128
