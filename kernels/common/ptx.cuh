@@ -143,6 +143,14 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
 }
 
+// 4 aligned bytes likewise, of which only the first `bytes` are read; the others become 0.
+__device__ __forceinline__ void CopyAsync4(void* shared, const void* global, uint32_t bytes) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -77,6 +77,42 @@ __device__ __forceinline__ void StoreLanes(T* address, const Lanes<T, kLanes>& i
   }
 }
 
+// A pack from where none needs to begin, by the two aligned ones that hold it. `left`: elements
+// from there to the end of the tensor, at least a pack of them; near the end, where the second one
+// may end beyond the tensor, they are taken one by one.
+template <typename T>
+__device__ __forceinline__ Lanes<T, kPackLanes<T>> LoadUnalignedPack(const T* from, int left) {
+  constexpr int kLanes = kPackLanes<T>;
+  Lanes<T, kLanes> out;
+  if (left < 2 * kLanes) {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) {
+      const uint32_t bits = LoadLanes<T, 1>(from + i).word[0];
+      if constexpr (sizeof(T) == 4) {
+        out.word[i] = bits;
+      } else {
+        out.word[i / 2] = i % 2 == 0 ? bits : out.word[i / 2] | bits << 16;
+      }
+    }
+    return out;
+  }
+  const auto address = reinterpret_cast<uintptr_t>(from);
+  const auto past = static_cast<uint32_t>(address % 16);
+  const auto* const packs = reinterpret_cast<const uint4*>(address - past);
+  const uint4 low = packs[0];
+  const uint4 high = packs[1];
+  uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) word[i] = (past & 8) != 0 ? word[i + 2] : word[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) word[i] = (past & 4) != 0 ? word[i + 1] : word[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out.word[i] = sizeof(T) == 4 ? word[i] : __funnelshift_r(word[i], word[i + 1], past % 4 * 8);
+  }
+  return out;
+}
+
 // 1, or two of it.
 template <typename T>
 inline constexpr uint32_t kOneWord = std::is_same_v<T, float>  ? 0x3f800000u

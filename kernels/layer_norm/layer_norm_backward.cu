@@ -2,6 +2,7 @@
 
 #include "kernels/common/launch.cuh"
 #include "kernels/common/matrix_overlap.h"
+#include "kernels/common/row_alignment.h"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_backward.cuh"
 #include "kernels/layer_norm/layer_norm_call.h"
@@ -23,6 +24,8 @@ BackwardKernel SelectKernel(int packs, bool cluster) {
       return LayerNormBackwardKernel<X, kBias, 1, false>;
     case 2:
       return LayerNormBackwardKernel<X, kBias, 2, false>;
+    case 3:
+      return LayerNormBackwardKernel<X, kBias, 3, false>;
     case 4:
       return cluster ? LayerNormBackwardKernel<X, kBias, 4, true>
                      : LayerNormBackwardKernel<X, kBias, 4, false>;
@@ -37,6 +40,22 @@ BackwardKernel SelectKernel(int32_t dtype, bool bias, int packs, bool cluster) {
   return DispatchFloat(dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
     return bias ? SelectKernel<X, true>(packs, cluster) : SelectKernel<X, false>(packs, cluster);
+  });
+}
+
+// For rows that begin anywhere.
+template <typename X, bool kBias>
+BackwardKernel SelectUnalignedKernel(int packs, bool cluster) {
+  if (packs == 3) return LayerNormBackwardKernel<X, kBias, 3, false, true>;
+  return cluster ? LayerNormBackwardKernel<X, kBias, 4, true, true>
+                 : LayerNormBackwardKernel<X, kBias, 4, false, true>;
+}
+
+BackwardKernel SelectUnalignedKernel(int32_t dtype, bool bias, int packs, bool cluster) {
+  return DispatchFloat(dtype, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    return bias ? SelectUnalignedKernel<X, true>(packs, cluster)
+                : SelectUnalignedKernel<X, false>(packs, cluster);
   });
 }
 
@@ -55,11 +74,24 @@ bool InPacks(const BackwardCall& b, int bytes) {
          (IsAbsent(b.dx) || IsAlignedRows(b.dx, bytes, 16));
 }
 
+bool AreRowsAlike(const BackwardCall& b) {
+  RowAlignment alignment;
+  alignment.Add(b.x);
+  alignment.Add(b.dy);
+  if (!IsAbsent(b.dx)) alignment.Add(b.dx);
+  return alignment.alike();
+}
+
 // Without the kernels for wide rows.
 Policy OtherPolicyOf(const FbCall& call, const BackwardCall& b) {
   const int bytes = b.x.dtype == FB_F32 ? 4 : 2;
-  const Policy policy =
-      InPacks(b, bytes) ? SelectBackward(call.sm, b.hidden * bytes / 16, bytes) : Policy{};
+  const int64_t row_packs = b.hidden * bytes / 16;
+  Policy policy = {};
+  if (InPacks(b, bytes)) {
+    policy = SelectBackward(call.sm, row_packs, bytes);
+  } else if (b.hidden >= rms_norm::kLeastUnalignedCenteredBackward && AreRowsAlike(b)) {
+    policy = SelectBackward(call.sm, row_packs, bytes, /*unaligned=*/true);
+  }
   return policy.packs == 0 ? rms_norm::SelectLooping(b.hidden) : policy;
 }
 
@@ -172,8 +204,11 @@ int32_t LaunchBackward(const FbCall& call, const Policy& wanted, void* workspace
                                .weight_dtype = b.weight.dtype,
                                .stages = plan.policy.stages,
                                .shared_weight = plan.policy.shared_weight};
-    const auto kernel =
-        SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, plan.policy.cluster > 1);
+    const bool cluster = plan.policy.cluster > 1;
+    const BackwardKernel kernel =
+        plan.policy.classes > 0
+            ? SelectUnalignedKernel(b.x.dtype, has_dbias, plan.policy.packs, cluster)
+            : SelectKernel(b.x.dtype, has_dbias, plan.policy.packs, cluster);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
   const auto sums_of = [&](const float* of, const FbTensor& out) {
@@ -190,9 +225,14 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
 
 int32_t LoadBackwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const auto& [packs, cluster] : rms_norm::kForms) {
-      for (const bool bias : {true, false}) {
+    for (const bool bias : {true, false}) {
+      for (const auto& [packs, cluster] : kBackwardForms) {
         const cudaError_t error = LoadKernel(SelectKernel(dtype, bias, packs, cluster), packs > 0);
+        if (error != cudaSuccess) return error;
+      }
+      for (const auto& [packs, cluster] : kUnalignedBackwardForms) {
+        const cudaError_t error = LoadKernel(SelectUnalignedKernel(dtype, bias, packs, cluster),
+                                             /*much_shared=*/true);
         if (error != cudaSuccess) return error;
       }
     }

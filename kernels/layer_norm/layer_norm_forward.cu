@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/common/row_alignment.h"
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_forward.cuh"
@@ -48,9 +49,20 @@ ForwardKernel SelectRowKernel(const Policy& policy) {
                       : LayerNormForwardRowKernel<X, 16, 4>;
 }
 
+// The same for rows that begin anywhere. Two packs of parameters in flight for each one: 72
+// registers.
+template <typename X>
+ForwardKernel SelectUnalignedRowKernel(const Policy& policy) {
+  const int warps = policy.threads_per_row / rms_norm::kWarp;
+  return warps <= 4   ? LayerNormForwardRowKernel<X, 4, 4, 24, true>
+         : warps <= 8 ? LayerNormForwardRowKernel<X, 8, 4, 24, true>
+                      : LayerNormForwardRowKernel<X, 16, 4, 24, true>;
+}
+
 ForwardKernel SelectRowKernel(int32_t dtype, const Policy& policy) {
   return DispatchFloat(dtype, [&](auto tag) -> ForwardKernel {
-    return SelectRowKernel<typename decltype(tag)::type>(policy);
+    using X = typename decltype(tag)::type;
+    return policy.classes > 0 ? SelectUnalignedRowKernel<X>(policy) : SelectRowKernel<X>(policy);
   });
 }
 
@@ -67,11 +79,24 @@ bool InPacks(const ForwardCall& f, int bytes) {
          IsAlignedRows(f.y, bytes, 16) && IsAligned(f.weight) && IsAligned(f.bias);
 }
 
+// Whether the parameters have the dtype of x, and y's rows begin as those of x do.
+bool AreRowsAlike(const ForwardCall& f) {
+  RowAlignment alignment;
+  alignment.Add(f.x);
+  alignment.Add(f.y);
+  return IsLikeX(f.weight, f.x) && IsLikeX(f.bias, f.x) && alignment.alike();
+}
+
 // Without the kernels for wide rows. The row's way into registers is rms_norm's.
 Policy OtherPolicyOf(const FbCall& call, const ForwardCall& f) {
   const int bytes = f.x.dtype == FB_F32 ? 4 : 2;
-  const Policy policy =
-      InPacks(f, bytes) ? SelectForward(call.sm, f.hidden * bytes / 16) : Policy{};
+  const int64_t row_packs = f.hidden * bytes / 16;
+  Policy policy = {};
+  if (InPacks(f, bytes)) {
+    policy = SelectForward(call.sm, row_packs);
+  } else if (f.hidden >= rms_norm::kLeastUnalignedForward && AreRowsAlike(f)) {
+    policy = SelectUnalignedForward(row_packs, bytes);
+  }
   const bool covers =
       policy.packs != 0 && rms_norm::CeilDiv(f.rows, policy.rows_per_block) <= rms_norm::kMaxGroups;
   return covers ? policy : rms_norm::SelectLooping(f.hidden);
@@ -162,8 +187,11 @@ int32_t LoadForwardKernels() {
       Policy policy = {};
       policy.packs = packs;
       policy.threads_per_row = warps * rms_norm::kWarp;
-      const cudaError_t error = LoadKernel(SelectRowKernel(dtype, policy));
-      if (error != cudaSuccess) return error;
+      for (const int classes : {0, 1}) {
+        policy.classes = classes;
+        const cudaError_t error = LoadKernel(SelectRowKernel(dtype, policy));
+        if (error != cudaSuccess) return error;
+      }
     }
   }
   return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/true);

@@ -9,6 +9,7 @@
 #define KERNELS_LAYER_NORM_LAYER_NORM_FORWARD_ROWS_CUH_
 
 #include "kernels/layer_norm/layer_norm_forward.cuh"
+#include "kernels/rms_norm/row_edges.cuh"
 
 namespace fuseboard::layer_norm {
 
@@ -42,17 +43,23 @@ struct BlockPairSum {
   }
 };
 
-// A thread's packs of a vector of the row's length, or of `word` if there is none.
-template <typename X, int kPacks>
-__device__ __forceinline__ void LoadPacks(const X* from, bool has, int left, uint32_t word,
-                                          Lanes<X, kPackLanes<X>> (&out)[kPacks]) {
+// A thread's packs of a vector of the row's length, or of `word` if there is none. With kUnaligned
+// they may begin anywhere, `columns` before the vector's end.
+template <bool kUnaligned, typename X, int kPacks>
+__device__ __forceinline__ void LoadPacks(const X* from, bool has, int left, int columns,
+                                          uint32_t word, Lanes<X, kPackLanes<X>> (&out)[kPacks]) {
   constexpr int kLanes = kPackLanes<X>;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
     for (uint32_t& w : out[p].word) w = word;
     if (has && p * kWarpThreads < left) {
-      out[p] = LoadLanes<X, kLanes>(from + p * kWarpThreads * kLanes);
+      constexpr int kStep = kWarpThreads * kLanes;
+      if constexpr (kUnaligned) {
+        out[p] = LoadUnalignedPack(from + p * kStep, columns - p * kStep);
+      } else {
+        out[p] = LoadLanes<X, kLanes>(from + p * kStep);
+      }
     }
   }
 }
@@ -60,24 +67,44 @@ __device__ __forceinline__ void LoadPacks(const X* from, bool has, int left, uin
 // blockDim = as many threads as the row has runs of kPacks packs, whole warps, at most kWarps of
 // them; a warp has kPacks * 32 neighbouring packs. As many blocks as rows. The sums are of x and
 // x^2: where the mean is more than two deviations from 0, which costs digits, they are taken again,
-// from the mean. REQUIRES: all rows, weight and bias in 16-byte runs.
-template <typename X, int kWarps, int kPacks, int kResidentWarps = kPacks == 4 ? 32 : 40>
+// from the mean. kUnaligned: all of them may begin anywhere, the rows alike (row_edges.cuh).
+// REQUIRES: without it all rows, weight and bias in 16-byte runs.
+template <typename X, int kWarps, int kPacks, int kResidentWarps = kPacks == 4 ? 32 : 40,
+          bool kUnaligned = false>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
     LayerNormForwardRowKernel(const __grid_constant__ ForwardArgs args) {
   constexpr int kLanes = kPackLanes<X>;
   __shared__ BlockPairSum<kWarps> shared[2];
   const int first = static_cast<int>(threadIdx.x / kWarpThreads * (kWarpThreads * kPacks) +
                                      threadIdx.x % kWarpThreads);
-  const int left = static_cast<int>(args.hidden / kLanes) - first;
   const int64_t row = blockIdx.x;
-  const int column = first * kLanes;
+  const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
+  __shared__ std::conditional_t<kUnaligned, rms_norm::RowEdges<rms_norm::ForwardEdge, 1>, char>
+      edges;
+  int row_packs = static_cast<int>(args.hidden / kLanes);
+  int head = 0;  // Columns before the first pack.
+  [[maybe_unused]] bool has_edge = false;
+  if constexpr (kUnaligned) {
+    const RowLayout<X> layout(x, static_cast<int>(args.hidden));
+    row_packs = layout.units;
+    head = layout.head;
+    has_edge = rms_norm::EdgeOfThread() < layout.edges;
+    if (has_edge) edges.Own().column = layout.ColumnOfEdge(rms_norm::EdgeOfThread());
+  }
+  const int left = row_packs - first;
+  const int column = head + first * kLanes;
+  const int columns = static_cast<int>(args.hidden) - column;
 
   Lanes<X, kLanes> held[kPacks];
   Lanes<X, kLanes> weight[kPacks];
   Lanes<X, kLanes> bias[kPacks];
-  LoadPacks<X>(static_cast<const X*>(args.x) + row * args.x_stride + column, true, left, 0, held);
-  LoadPacks<X>(static_cast<const X*>(args.weight) + column, args.weight != nullptr, left,
-               kOneWord<X>, weight);
+  LoadPacks<false>(x + column, true, left, columns, 0, held);
+  [[maybe_unused]] Lanes<X, 1> edge_x;
+  if constexpr (kUnaligned) {
+    if (has_edge) edge_x = LoadLanes<X, 1>(x + edges.Own().column);
+  }
+  LoadPacks<kUnaligned>(static_cast<const X*>(args.weight) + column, args.weight != nullptr, left,
+                        columns, kOneWord<X>, weight);
 
   float2 sums[2] = {};  // Two chains of additions, each half as long.
 #pragma unroll
@@ -90,7 +117,16 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
       sums[i % 2].y += v[i] * v[i];
     }
   }
-  LoadPacks<X>(static_cast<const X*>(args.bias) + column, args.bias != nullptr, left, 0, bias);
+  if constexpr (kUnaligned) {
+    if (has_edge) {
+      const float v = rms_norm::FloatOf<X>(edge_x);
+      edges.Own().x = v;
+      sums[0].x += v;
+      sums[0].y += v * v;
+    }
+  }
+  LoadPacks<kUnaligned>(static_cast<const X*>(args.bias) + column, args.bias != nullptr, left,
+                        columns, 0, bias);
   const float2 sum = shared[0](make_float2(sums[0].x + sums[1].x, sums[0].y + sums[1].y));
   const auto moments_of = [&](float base, float2 s) -> Moments {
     const float shift = s.x * args.inverse_hidden;
@@ -113,6 +149,13 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
         apart.y += distance * distance;
       }
     }
+    if constexpr (kUnaligned) {
+      if (has_edge) {
+        const float distance = edges.Own().x - base;
+        apart.x += distance;
+        apart.y += distance * distance;
+      }
+    }
     m = moments_of(base, shared[1](apart));
   }
   const float rstd = RstdOf(m.variance, args.eps);
@@ -120,6 +163,14 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, kResidentWarps / kWarps)
   if (threadIdx.x == 0) {
     if (args.mean != nullptr) args.mean[row] = m.base + m.shift;
     if (args.rstd != nullptr) args.rstd[row] = rstd;
+  }
+  if constexpr (kUnaligned) {
+    if (has_edge) {
+      const int at = edges.Own().column;
+      float v[1] = {fmaf(far ? edges.Own().x - m.base : edges.Own().x, rstd, offset)};
+      ScaleAndShift<X, /*kSame=*/true, 1>(args, at, v);
+      StoreFloats<X, 1>(static_cast<X*>(args.y) + row * args.y_stride + at, v);
+    }
   }
   X* y = static_cast<X*>(args.y) + row * args.y_stride + column;
   const auto store = [&](auto is_far) {

@@ -12,6 +12,10 @@ struct RowForm {
   int packs;
   int warps;
 };
+// Those of the backward.
+inline constexpr rms_norm::Form kBackwardForms[] = {{0, false}, {1, false}, {2, false}, {3, false},
+                                                    {4, false}, {4, true},  {8, true}};
+inline constexpr rms_norm::Form kUnalignedBackwardForms[] = {{3, false}, {4, false}, {4, true}};
 inline constexpr RowForm kRowForms[] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}};
 
 // As rms_norm's forward, one row to a block from 65 packs on. H200, bf16, H 1024 90.8 % with 2
@@ -33,11 +37,20 @@ constexpr bool IsRowPerBlock(const rms_norm::Policy& policy) {
           (policy.packs == 4 && policy.threads_per_row <= 16 * rms_norm::kWarp));
 }
 
+// Of rows that begin anywhere (rms_norm/row_edges.cuh): a row to a block.
+constexpr rms_norm::Policy SelectUnalignedForward(int64_t row_packs, int x_bytes) {
+  rms_norm::Policy policy =
+      rms_norm::WithEdges(rms_norm::CutRow(row_packs, 4, 512, 1, rms_norm::kWarp), x_bytes);
+  policy.rows_per_block = 1;
+  return policy;
+}
+
 // The sums of dweight and dbias take 16 registers for each pack of 16-bit floats, so few threads
 // are resident, and 4 packs for each of them beat 2: fewer warps meet at the barrier. H200, bf16,
 // share of the copy rate with 4 packs / rms_norm's cut of 2: H 1024 84 / 65 %, H 2048 80 / 65 %, H
 // 4096 78 / 66 %; H 128 with 4 packs 79 %, with 1 46 %. `x_bytes` is the element size of x and dy.
-constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes) {
+constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes,
+                                          bool unaligned = false) {
   using rms_norm::CutRow;
   const int max_cluster = sm >= 90 ? rms_norm::kMaxCluster : 1;
   rms_norm::Policy policy = {};
@@ -46,6 +59,15 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   if (row_packs <= 128) {
     policy = CutRow(row_packs, 4, rms_norm::kWarp, 1, 128);
     blocks = 3;
+  } else if (row_packs > 256 && row_packs <= 384) {
+    // H 2560 77.8 %, H 2880 79.6 %, H 3072 83.5 %; two rows to a block of 4 packs 74.0, 76.6 and at
+    // best 81.6 %.
+    policy = CutRow(row_packs, 3, 128, 1, rms_norm::kWarp);
+    blocks = 4;
+  } else if (row_packs > 384 && row_packs < 512) {
+    // H 3584 85.8 %, H 3840 86.3 %, two rows to a block 82.0, 86.1 %; H 4096 85.4 / 88.4 %.
+    policy = CutRow(row_packs, 4, 128, 1, rms_norm::kWarp);
+    blocks = 4;
   } else if (row_packs <= 512) {
     policy = CutRow(row_packs, 4, 128, 1, 256);
     blocks = 2;
@@ -60,14 +82,15 @@ constexpr rms_norm::Policy SelectBackward(int sm, int64_t row_packs, int x_bytes
   } else {
     policy = CutRow(row_packs, 8, 512, max_cluster, 512);
   }
-  if (policy.packs == 0) return policy;
+  if (policy.packs == 0 || (unaligned && policy.packs == 8)) return {};
+  if (unaligned) policy = rms_norm::WithEdges(policy, x_bytes);
   policy.blocks_per_sm = blocks;
   policy.stages = stages;
   policy.shared_weight = true;
   const auto fits = [&] { return rms_norm::FitsShared(policy, sm, x_bytes, x_bytes); };
   while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
   if (!fits()) policy.stages = 1;
-  if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
+  if (!fits() && policy.rows_per_block == 1 && !unaligned) policy.shared_weight = false;
   return fits() ? policy : rms_norm::Policy{};
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/common/vector.cuh"
 #include "kernels/rms_norm/backward_ring.cuh"
 #include "kernels/rms_norm/rms_norm_call.h"
+#include "kernels/rms_norm/row_edges.cuh"
 #include "kernels/rms_norm/row_sum.cuh"
 
 namespace fuseboard::rms_norm {
@@ -48,11 +49,30 @@ __device__ __forceinline__ void LoadWeight(const BackwardArgs& args, int64_t col
   for (int i = 0; i < kLanes; ++i) out[i] += args.norm.offset;
 }
 
+// The same of columns that begin anywhere.
+template <int kLanes>
+__device__ __forceinline__ void LoadUnalignedWeight(const BackwardArgs& args, int64_t column,
+                                                    float (&out)[kLanes]) {
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) {
+    float one[1];
+    LoadWeight<1>(args, column + i, one);
+    out[i] = one[0];
+  }
+}
+
+// Blocks of the most threads that have registers at once.
+template <int kPacks>
+inline constexpr int kResidentBackward = kPacks >= 4   ? 1
+                                         : kPacks == 3 ? 2
+                                                       : 3;
+
 // blockDim = (threads per row, rows per block); a persistent grid of whole clusters. A pack of the
-// next row is fetched into a slot as soon as its pack of this row has left it.
-// REQUIRES: all rows in 16-byte runs; 1 <= stages <= 3.
-template <typename X, typename DY, bool kAdd, int kPacks, bool kCluster>
-__global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
+// next row is fetched into a slot as soon as its pack of this row has left it. kUnaligned: rows
+// that begin anywhere (row_edges.cuh), so many blocks or clusters that each has rows of one class.
+// REQUIRES: without kUnaligned all rows in 16-byte runs, with it shared_weight; 1 <= stages <= 3.
+template <typename X, typename DY, bool kAdd, int kPacks, bool kCluster, bool kUnaligned = false>
+__global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kResidentBackward<kPacks>)
     RmsNormBackwardKernel(const BackwardArgs args) {
   using Blocks = RowBlocks<kCluster>;
   using Ring = BackwardRing<X, DY, kAdd, kPacks>;
@@ -61,32 +81,72 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
   constexpr int kLanes = Ring::kLanes;
   extern __shared__ uint4 dynamic_shared[];
   __shared__ RowSumStorage<kCluster> sums;
+  __shared__ std::conditional_t<kUnaligned, RowEdges<>, char> edges;
   AllowDependentLaunch();
 
   const Ring ring = {dynamic_shared, static_cast<int>(blockDim.x * blockDim.y),
                      static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x)};
   const int stages = args.stages;
-  const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
   const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
   const int step = static_cast<int>(blockDim.x * Blocks::Size());
-  const int64_t first_row = int64_t{Blocks::Index()} * blockDim.y;
+  constexpr int kClasses = kUnaligned ? kLanes : 1;
+  const int64_t first_row = FirstRowOf<kClasses>(Blocks::Index());
   const int64_t row_step = int64_t{Blocks::Count()} * blockDim.y;
+  const uint32_t own_row = threadIdx.y * kClasses;
   const float inverse_hidden = 1.0f / static_cast<float>(args.norm.hidden);
+
+  int row_packs = static_cast<int>(args.norm.hidden / kLanes);
+  int head = 0;  // Columns before the first pack.
+  bool has_edge = false;
+  if constexpr (kUnaligned) {
+    const RowLayout<X> layout(static_cast<const X*>(args.x) + first_row * args.x_stride,
+                              static_cast<int>(args.norm.hidden));
+    row_packs = layout.units;
+    head = layout.head;
+    has_edge = EdgeOfThread() < layout.edges && Blocks::Rank() == 0;
+    if (has_edge) {
+      EdgeSlot& edge = edges.Own();
+      edge.column = layout.ColumnOfEdge(EdgeOfThread());
+      float w[1];
+      LoadWeight<1>(args, edge.column, w);
+      edge.weight = w[0];
+      edge.dweight = 0.0f;
+    }
+  }
   const auto x_row = [&](int64_t row) {
-    return static_cast<const X*>(args.x) + row * args.x_stride;
+    return static_cast<const X*>(args.x) + row * args.x_stride + head;
   };
   const auto dy_row = [&](int64_t row) {
-    return static_cast<const DY*>(args.dy) + row * args.dy_stride;
+    return static_cast<const DY*>(args.dy) + row * args.dy_stride + head;
   };
 
   const bool has_dsum = kAdd && args.dsum != nullptr;
   const auto dsum_row = [&](int64_t row) -> const X* {
     if (!has_dsum) return nullptr;
-    return static_cast<const X*>(args.dsum) + row * args.dsum_stride;
+    return static_cast<const X*>(args.dsum) + row * args.dsum_stride + head;
+  };
+  const auto fetch_edge = [&](int stage, int64_t row) {
+    if constexpr (kUnaligned) {
+      if (!has_edge || row >= args.norm.rows) return;
+      EdgeSlot& edge = edges.Own();
+      const int at = edge.column - head;
+      FetchEdge(&edge.fetched[stage][0], x_row(row) + at);
+      FetchEdge(&edge.fetched[stage][1], dy_row(row) + at);
+      if (has_dsum) FetchEdge(&edge.fetched[stage][2], dsum_row(row) + at);
+    }
+  };
+  [[maybe_unused]] const auto take_edge = [&](int stage, int64_t row) {
+    if constexpr (kUnaligned) {
+      EdgeSlot& edge = edges.Own();
+      const int at = edge.column - head;
+      edge.x = FetchedEdge(edge.fetched[stage][0], x_row(row) + at);
+      edge.dy = FetchedEdge(edge.fetched[stage][1], dy_row(row) + at);
+      if (has_dsum) edge.dsum = FetchedEdge(edge.fetched[stage][2], dsum_row(row) + at);
+    }
   };
 
   for (int stage = 0; stage < stages; ++stage) {
-    const int64_t row = first_row + stage * row_step + threadIdx.y;
+    const int64_t row = first_row + stage * row_step + own_row;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
@@ -94,21 +154,26 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
         ring.Fetch(stage, p, x_row(row), dy_row(row), dsum_row(row), pack);
       }
     }
+    fetch_edge(stage, row);
     CopyAsyncCommit();
   }
-  if (args.shared_weight) {
+  if (kUnaligned || args.shared_weight) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       float w[kLanes];
       if (pack < row_packs) {
-        LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+        if constexpr (kUnaligned) {
+          LoadUnalignedWeight<kLanes>(args, head + int64_t{pack} * kLanes, w);
+        } else {
+          LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
+        }
         ring.StoreFloatRow(stages, p, w);
       }
     }
   }
   const auto load_weight = [&](int p, int pack, float(&w)[kLanes]) {
-    if (args.shared_weight) {
+    if (kUnaligned || args.shared_weight) {
       ring.LoadFloatRow(stages, p, ring.thread, w);
     } else {
       LoadWeight<kLanes>(args, int64_t{pack} * kLanes, w);
@@ -118,11 +183,11 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
 
   float dweight[kPacks][kLanes] = {};
   const auto rstd_of = [&](int64_t row) { return row < args.norm.rows ? args.rstd[row] : 0.0f; };
-  float next_rstd = rstd_of(first_row + threadIdx.y);
+  float next_rstd = rstd_of(first_row + own_row);
   int stage = 0;
   uint32_t turn = 0;
   for (int64_t base = first_row; base < args.norm.rows; base += row_step) {
-    const int64_t row = base + threadIdx.y;
+    const int64_t row = base + own_row;
     const bool active = row < args.norm.rows;
     const float rstd = next_rstd;
     next_rstd = rstd_of(row + row_step);
@@ -149,6 +214,13 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
       load_weight(p, pack, w);
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) dot += dy[i] * w[i] * x[i];
+    }
+    if constexpr (kUnaligned) {
+      if (has_edge && active) {
+        take_edge(stage, row);
+        fetch_edge(stage, next);
+        dot += edges.Own().dy * edges.Own().weight * edges.Own().x;
+      }
     }
     if constexpr (kHolds) CopyAsyncCommit();
     float slope = 0.0f;  // dx = rstd * (g + x * slope).
@@ -179,7 +251,7 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
 #pragma unroll
           for (int i = 0; i < kLanes; ++i) dx[i] += dsum[i];
         }
-        X* out = static_cast<X*>(args.dx) + row * args.dx_stride;
+        X* out = static_cast<X*>(args.dx) + row * args.dx_stride + head;
         StoreFloats<X, kLanes>(out + pack * kLanes, dx);
       }
 #pragma unroll
@@ -189,6 +261,19 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
       for (int i = 0; i < kLanes; ++i) dweight[p][i] += dy[i] * x[i];
     }
     if constexpr (!kHolds) CopyAsyncCommit();
+    if constexpr (kUnaligned) {
+      if (has_edge && active) {
+        EdgeSlot& edge = edges.Own();
+        if (args.dx != nullptr) {
+          const float dx = rstd * fmaf(edge.x, slope, edge.dy * edge.weight);
+          StoreFloatAt(static_cast<X*>(args.dx) + row * args.dx_stride + edge.column,
+                       has_dsum ? dx + edge.dsum : dx);
+        }
+        float n[1] = {edge.x * rstd};
+        if (args.norm.round_normed) RoundFloats<X>(n);
+        edge.dweight += edge.dy * n[0];
+      }
+    }
     stage = stage + 1 == stages ? 0 : stage + 1;
     ++turn;
   }
@@ -211,10 +296,13 @@ __global__ void __launch_bounds__(kPacks >= 4 ? 512 : 256, kPacks >= 4 ? 1 : 3)
     }
   }
   float* sum = args.partials + int64_t{Blocks::Index()} * args.norm.hidden;
+  if constexpr (kUnaligned) {
+    if (has_edge) sum[edges.Own().column] = edges.SumOf(&EdgeSlot::dweight);
+  }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = first + p * step;
-    if (pack < row_packs) StoreFloats<float, kLanes>(sum + pack * kLanes, dweight[p]);
+    if (pack < row_packs) StorePartialPack<kUnaligned>(sum + head + pack * kLanes, dweight[p]);
   }
 }
 

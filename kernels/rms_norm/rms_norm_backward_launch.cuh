@@ -7,6 +7,7 @@
 
 #include "kernels/common/launch.cuh"
 #include "kernels/common/matrix_overlap.h"
+#include "kernels/common/row_alignment.h"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/rms_norm/few_rows_launch.cuh"
 #include "kernels/rms_norm/rms_norm_backward.cuh"
@@ -44,6 +45,22 @@ BackwardKernel SelectBackwardKernel(int32_t x_dtype, bool same_dy, int packs, bo
   });
 }
 
+template <bool kAdd>
+BackwardKernel SelectUnalignedBackwardKernel(int32_t dtype, int packs, bool cluster) {
+  return DispatchFloat(dtype, [&](auto tag) -> BackwardKernel {
+    using X = typename decltype(tag)::type;
+    switch (packs) {
+      case 1:
+        return RmsNormBackwardKernel<X, X, kAdd, 1, false, true>;
+      case 2:
+        return RmsNormBackwardKernel<X, X, kAdd, 2, false, true>;
+      default:
+        return cluster ? RmsNormBackwardKernel<X, X, kAdd, 4, true, true>
+                       : RmsNormBackwardKernel<X, X, kAdd, 4, false, true>;
+    }
+  });
+}
+
 // How a call is cut, and the number of partial sums of dweight.
 struct BackwardPlan {
   Policy policy;
@@ -66,6 +83,17 @@ inline bool InPacks(const BackwardCall& b, int x_bytes, int dy_bytes) {
          IsAlignedRows(b.dy, dy_bytes, 16) && dsum && weight && dx;
 }
 
+// Whether all rows have the dtype of x, and begin as its rows do.
+inline bool AreRowsAlike(const BackwardCall& b) {
+  if (b.dy.dtype != b.x.dtype) return false;
+  RowAlignment alignment;
+  alignment.Add(b.x);
+  alignment.Add(b.dy);
+  if (!IsAbsent(b.dx)) alignment.Add(b.dx);
+  if (b.dsum != nullptr && !IsAbsent(*b.dsum)) alignment.Add(*b.dsum);
+  return alignment.alike();
+}
+
 // Without the kernels for wide rows.
 inline Policy OtherPolicyOfBackward(const FbCall& call, const BackwardCall& b) {
   const int x_bytes = b.x.dtype == FB_F32 ? 4 : 2;
@@ -73,6 +101,9 @@ inline Policy OtherPolicyOfBackward(const FbCall& call, const BackwardCall& b) {
   Policy policy = {};
   if (InPacks(b, x_bytes, dy_bytes)) {
     policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, OtherBytes(b));
+  } else if (b.norm.hidden >= kLeastUnalignedBackward && AreRowsAlike(b)) {
+    policy = SelectBackward(call.sm, b.norm.hidden * x_bytes / 16, x_bytes, OtherBytes(b),
+                            /*unaligned=*/true);
   }
   return policy.packs == 0 ? SelectLooping(b.norm.hidden) : policy;
 }
@@ -188,8 +219,11 @@ int32_t LaunchBackwardAs(const FbCall& call, const BackwardCall& b, Policy polic
                                .stages = plan.policy.stages,
                                .shared_weight = plan.policy.shared_weight,
                                .norm = b.norm};
-    const BackwardKernel kernel = SelectBackwardKernel<kAdd>(
-        b.x.dtype, b.dy.dtype == b.x.dtype, plan.policy.packs, plan.policy.cluster > 1);
+    const bool cluster = plan.policy.cluster > 1;
+    const BackwardKernel kernel =
+        policy.classes > 0
+            ? SelectUnalignedBackwardKernel<kAdd>(b.x.dtype, policy.packs, cluster)
+            : SelectBackwardKernel<kAdd>(b.x.dtype, b.dy.dtype == b.x.dtype, policy.packs, cluster);
     if (const cudaError_t error = LaunchKernel(kernel, shape, args)) return error;
   }
   if (!has_dweight) return cudaSuccess;
@@ -206,6 +240,11 @@ int32_t LoadBackwardKernelsAs() {
             LoadKernel(SelectBackwardKernel<kAdd>(dtype, same_dy, packs, cluster), packs > 0);
         if (error != cudaSuccess) return error;
       }
+    }
+    for (const auto& [packs, cluster] : kUnalignedBackwardForms) {
+      const cudaError_t error = LoadKernel(
+          SelectUnalignedBackwardKernel<kAdd>(dtype, packs, cluster), /*much_shared=*/true);
+      if (error != cudaSuccess) return error;
     }
   }
   for (const auto load : {LoadFewRowsKernels</*kCenter=*/false, kAdd>, LoadSumPartials}) {

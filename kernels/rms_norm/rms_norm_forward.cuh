@@ -12,6 +12,7 @@
 #include "kernels/common/quotient.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/rms_norm/rms_norm_call.h"
+#include "kernels/rms_norm/row_edges.cuh"
 #include "kernels/rms_norm/row_sum.cuh"
 
 namespace fuseboard::rms_norm {
@@ -95,9 +96,10 @@ __device__ __forceinline__ Lanes<X, kLanes> AddLanes(const Lanes<X, kLanes>& a,
 // There is no loop over rows, whose bookkeeping would cost registers: as many blocks as there are
 // groups of rows. kSameWeight: weight has the dtype X, which makes its loads as short as x's. kAdd:
 // the row is x + residual, rounded to X and stored as `sum`. kModulate: y is modulated by scale and
-// shift. kCluster: several blocks may share a row. REQUIRES: all rows in 16-byte runs.
+// shift. kCluster: several blocks may share a row. kUnaligned: rows, and a weight of dtype X, that
+// begin anywhere (row_edges.cuh). REQUIRES: without it all rows in 16-byte runs.
 template <typename X, typename Y, bool kSameWeight, bool kAdd, bool kModulate, int kPacks,
-          bool kCluster>
+          bool kCluster, bool kUnaligned = false>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     RmsNormForwardKernel(const __grid_constant__ ForwardArgsOf<kModulate> args) {
   using Blocks = RowBlocks<kCluster>;
@@ -106,13 +108,25 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   constexpr bool kHoldWeight = kSameWeight && kPacks <= 4 && !kModulate;
   __shared__ RowSumStorage<kCluster> sums;
   if constexpr (kCluster) ArriveForExchange(&sums.exchange);
+  static_assert(!kUnaligned || (kSameWeight && !kModulate && std::is_same_v<X, Y>));
+  __shared__ std::conditional_t<kUnaligned, RowEdges<ForwardEdge, 1>, char> edges;
   const bool has_weight = args.weight != nullptr;
-  const int row_packs = static_cast<int>(args.norm.hidden / kLanes);
   const int first = static_cast<int>(threadIdx.x + Blocks::Rank() * blockDim.x);
   const int step = static_cast<int>(blockDim.x * Blocks::Size());
   const int64_t row = int64_t{Blocks::Index()} * blockDim.y + threadIdx.y;
   const bool active = row < args.norm.rows;
   const X* x = static_cast<const X*>(args.x) + (active ? row : 0) * args.x_stride;
+  int row_packs = static_cast<int>(args.norm.hidden / kLanes);
+  int head = 0;  // Columns before the first pack.
+  [[maybe_unused]] bool has_edge = false;
+  if constexpr (kUnaligned) {
+    const RowLayout<X> layout(x, static_cast<int>(args.norm.hidden));
+    row_packs = layout.units;
+    head = layout.head;
+    has_edge = active && EdgeOfThread() < layout.edges && Blocks::Rank() == 0;
+    if (has_edge) edges.Own().column = layout.ColumnOfEdge(EdgeOfThread());
+    x += head;
+  }
 
   Lanes<X, kLanes> held[kPacks];
 #pragma unroll
@@ -121,10 +135,21 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     held[p] = {};
     if (active && pack < row_packs) held[p] = LoadLanes<X, kLanes>(x + pack * kLanes);
   }
+  [[maybe_unused]] Lanes<X, 1> edge_x, edge_residual;
+  if constexpr (kUnaligned) {
+    if (has_edge) {
+      const int edge = edges.Own().column;
+      edge_x = LoadLanes<X, 1>(x + (edge - head));
+      if constexpr (kAdd) {
+        edge_residual = LoadLanes<X, 1>(static_cast<const X*>(args.residual) +
+                                        row * args.residual_stride + edge);
+      }
+    }
+  }
   if constexpr (kAdd) {
     const int64_t at = active ? row : 0;
-    const X* residual = static_cast<const X*>(args.residual) + at * args.residual_stride;
-    X* sum = static_cast<X*>(args.sum) + at * args.sum_stride;
+    const X* residual = static_cast<const X*>(args.residual) + at * args.residual_stride + head;
+    X* sum = static_cast<X*>(args.sum) + at * args.sum_stride + head;
     Lanes<X, kLanes> added[kPacks];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -139,15 +164,22 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
       if (active && pack < row_packs) StoreLanes<X, kLanes>(sum + pack * kLanes, held[p]);
     }
   }
+  [[maybe_unused]] const auto load_weight = [&](int pack) {
+    const int column = head + pack * kLanes;
+    const X* from = static_cast<const X*>(args.weight) + column;
+    if constexpr (kUnaligned) {
+      return LoadUnalignedPack(from, static_cast<int>(args.norm.hidden) - column);
+    } else {
+      return LoadLanes<X, kLanes>(from);
+    }
+  };
   Lanes<X, kLanes> weight[kHoldWeight ? kPacks : 1];
   if constexpr (kHoldWeight) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int pack = first + p * step;
       weight[p] = {};
-      if (has_weight && pack < row_packs) {
-        weight[p] = LoadLanes<X, kLanes>(static_cast<const X*>(args.weight) + pack * kLanes);
-      }
+      if (has_weight && pack < row_packs) weight[p] = load_weight(pack);
     }
   }
 
@@ -159,6 +191,22 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) square[i % 2] += v[i] * v[i];
   }
+  if constexpr (kUnaligned) {
+    if (has_edge) {
+      float v[1];
+      Unpack<X, 1>(edge_x, v);
+      if constexpr (kAdd) {
+        float r[1];
+        Unpack<X, 1>(edge_residual, r);
+        v[0] += r[0];
+        RoundFloats<X>(v);
+        StoreFloats<X, 1>(static_cast<X*>(args.sum) + row * args.sum_stride + edges.Own().column,
+                          v);
+      }
+      edges.Own().x = v[0];
+      square[0] += v[0] * v[0];
+    }
+  }
   if constexpr (kCluster) {
     if (ClusterSize() > 1) ClusterWait();  // Now all blocks are there to be written to.
   }
@@ -168,6 +216,17 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
   if (args.rstd != nullptr && first == 0) args.rstd[row] = rstd;
 
   Y* y = static_cast<Y*>(args.y) + row * args.y_stride;
+  if constexpr (kUnaligned) {
+    if (has_edge) {
+      const int edge = edges.Own().column;
+      float v[1] = {edges.Own().x};
+      float w[1] = {};
+      if (has_weight) LoadFloats<X, 1>(static_cast<const X*>(args.weight) + edge, w);
+      Scale<X, 1>(v, rstd, args.norm, has_weight, w);
+      StoreFloats<Y, 1>(y + edge, v);
+    }
+    y += head;
+  }
   [[maybe_unused]] int64_t group = 0;
   if constexpr (kModulate) group = Quotient(row, args.modulation.group_rows);
 #pragma unroll
@@ -179,6 +238,8 @@ __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     Unpack<X, kLanes>(kPacks == 8 ? Renewed(held[p], args.zero) : held[p], v);
     if constexpr (kHoldWeight) {
       Unpack<X, kLanes>(weight[p], w);
+    } else if constexpr (kUnaligned) {
+      if (has_weight) Unpack<X, kLanes>(load_weight(pack), w);
     } else if (has_weight) {
       const int32_t dtype = kSameWeight ? kDTypeOf<X> : args.weight_dtype;
       LoadFloatsOf<kLanes>(dtype, args.weight, int64_t{pack} * kLanes, w);

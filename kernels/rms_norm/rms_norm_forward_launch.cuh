@@ -9,6 +9,7 @@
 
 #include "kernels/common/dispatch.h"
 #include "kernels/common/launch.cuh"
+#include "kernels/common/row_alignment.h"
 #include "kernels/rms_norm/rms_norm_forward.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
 #include "kernels/rms_norm/wide_launch.cuh"
@@ -45,6 +46,19 @@ ForwardKernel<kModulate> SelectForwardKernel(bool same_y, bool same_weight, int 
   return SelectForwardKernel<kAdd, kModulate, X, float, false>(packs, cluster);
 }
 
+template <bool kAdd, typename X>
+ForwardKernel</*kModulate=*/false> SelectUnalignedForwardKernel(int packs) {
+  if (packs == 8) return RmsNormForwardKernel<X, X, true, kAdd, false, 8, true, true>;
+  return RmsNormForwardKernel<X, X, true, kAdd, false, 4, false, true>;
+}
+
+template <bool kAdd>
+ForwardKernel</*kModulate=*/false> SelectUnalignedForwardKernel(int32_t dtype, int packs) {
+  return DispatchFloat(dtype, [&](auto tag) {
+    return SelectUnalignedForwardKernel<kAdd, typename decltype(tag)::type>(packs);
+  });
+}
+
 inline bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
   const auto aligned = [](const FbTensor* tensor) {
     return tensor == nullptr || IsAlignedRows(*tensor, tensor->dtype == FB_F32 ? 4 : 2, 16);
@@ -56,6 +70,17 @@ inline bool InPacks(const ForwardCall& f, int x_bytes, int y_bytes) {
          aligned(f.scale) && aligned(f.shift) && weight;
 }
 
+// Whether all tensors have the dtype of x, and its rows' way to begin.
+inline bool AreRowsAlike(const ForwardCall& f) {
+  if (f.scale != nullptr || f.y.dtype != f.x.dtype) return false;
+  if (!IsAbsent(f.weight) && f.weight.dtype != f.x.dtype) return false;
+  RowAlignment alignment;
+  for (const FbTensor* matrix : {&f.x, &f.y, f.residual, f.sum}) {
+    if (matrix != nullptr) alignment.Add(*matrix);
+  }
+  return alignment.alike();
+}
+
 // Without the kernels for wide rows.
 inline Policy OtherPolicyOfForward(const FbCall& call, const ForwardCall& f) {
   const int x_bytes = f.x.dtype == FB_F32 ? 4 : 2;
@@ -65,6 +90,8 @@ inline Policy OtherPolicyOfForward(const FbCall& call, const ForwardCall& f) {
     const int64_t row_packs = f.norm.hidden * x_bytes / 16;
     const bool few = f.norm.rows <= kFewForwardRows && f.scale == nullptr;
     policy = few ? SelectForwardOfFewRows(call.sm, row_packs) : SelectForward(call.sm, row_packs);
+  } else if (f.norm.hidden >= kLeastUnalignedForward && AreRowsAlike(f)) {
+    policy = WithEdges(SelectForward(call.sm, f.norm.hidden * x_bytes / 16), x_bytes);
   }
   const bool covers =
       policy.packs != 0 && CeilDiv(f.norm.rows, policy.rows_per_block) <= kMaxGroups;
@@ -148,11 +175,14 @@ int32_t LaunchForwardAs(const FbCall& call, const ForwardCall& f, Policy policy)
     if (policy.wide) policy = OtherPolicyOfForward(call, f);
   }
   const bool same_weight = IsAbsent(f.weight) || f.weight.dtype == f.x.dtype;
-  const ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
+  ForwardKernel<kModulate> kernel = DispatchFloat(f.x.dtype, [&](auto tag) {
     using X = typename decltype(tag)::type;
     return SelectForwardKernel<kAdd, kModulate, X>(f.y.dtype == f.x.dtype, same_weight,
                                                    policy.packs, policy.cluster > 1);
   });
+  if constexpr (!kModulate) {
+    if (policy.classes > 0) kernel = SelectUnalignedForwardKernel<kAdd>(f.x.dtype, policy.packs);
+  }
   const int64_t groups = CeilDiv(f.norm.rows, policy.rows_per_block);
   const LaunchShape shape = {.blocks = std::min<int64_t>(groups, kMaxGroups) * policy.cluster,
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
@@ -172,6 +202,12 @@ int32_t LoadForwardKernelsAs() {
           return SelectForwardKernel<kAdd, kModulate, X>(same_y, same_weight, packs, cluster);
         });
         if (const cudaError_t error = LoadKernel(kernel); error != cudaSuccess) return error;
+      }
+    }
+    if constexpr (!kModulate) {
+      for (const int packs : {4, 8}) {
+        const cudaError_t error = LoadKernel(SelectUnalignedForwardKernel<kAdd>(dtype, packs));
+        if (error != cudaSuccess) return error;
       }
     }
   }

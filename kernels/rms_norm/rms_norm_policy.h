@@ -14,7 +14,7 @@
 namespace fuseboard::rms_norm {
 
 struct Policy {
-  int packs;            // Per thread: 1, 2, 4 or 8; 0: looping kernel.
+  int packs;            // Per thread: 1, 2, 3, 4 or 8; 0: looping kernel.
   int threads_per_row;  // In one block. Up to 32 a power of two, beyond a multiple of 32.
   int rows_per_block;
   int cluster;            // Blocks that share a row; a power of two up to 8.
@@ -23,6 +23,9 @@ struct Policy {
   bool shared_weight;     // Backward: the weight stays in shared memory; else it is read per row.
   bool wide = false;      // The kernels of wide_*.cuh, cut as wide_policy.h says.
   bool few_rows = false;  // The kernels of few_rows_*.cuh.
+  // Rows that begin anywhere (row_edges.cuh): their number modulo this says how far past a 16-byte
+  // boundary. 0: all rows are in 16-byte runs.
+  int classes = 0;
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };
@@ -35,6 +38,8 @@ struct Form {
 };
 inline constexpr Form kForms[] = {{0, false}, {1, false}, {2, false},
                                   {4, false}, {4, true},  {8, true}};
+
+inline constexpr Form kUnalignedBackwardForms[] = {{1, false}, {2, false}, {4, false}, {4, true}};
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 1024;
@@ -76,6 +81,27 @@ constexpr Policy CutRow(int64_t row_packs, int packs, int max_threads, int max_c
           .stages = 0,
           .shared_weight = false};
 }
+
+// The same for rows that begin anywhere, of `bytes` per element: a warp to a row at least, for its
+// edges.
+constexpr Policy WithEdges(Policy policy, int bytes) {
+  if (policy.packs == 0) return policy;
+  policy.classes = 16 / bytes;
+  if (policy.threads_per_row < kWarp) {
+    const int rows = policy.rows_per_block * policy.threads_per_row / kWarp;
+    policy.rows_per_block = rows > 1 ? rows : 1;
+    policy.threads_per_row = kWarp;
+  }
+  return policy;
+}
+
+// Narrower rows that begin anywhere are better off in the looping kernels, 8 of them to a block.
+// H200, bf16, 2^26 elements, us, a warp or more to a row / looping: forward H 129 319 / 226, H 257
+// 163 / 190, H 513 96 / 175; backward H 33 997 / 882, H 65 513 / 596, H 129 266 / 486; layer_norm's
+// H 65 1043 / 686, H 129 540 / 573, H 257 292 / 536.
+inline constexpr int64_t kLeastUnalignedForward = 256;  // Columns.
+inline constexpr int64_t kLeastUnalignedBackward = 64;
+inline constexpr int64_t kLeastUnalignedCenteredBackward = 128;
 
 // Forward reads a row once, into registers. `row_packs` is hidden / elements per pack.
 constexpr Policy SelectForward(int sm, int64_t row_packs) {
@@ -121,14 +147,17 @@ constexpr int64_t BackwardSharedBytes(const Policy& policy, int x_bytes, int dy_
 }
 
 constexpr bool FitsShared(const Policy& policy, int sm, int x_bytes, int dy_bytes) {
-  // 2 KiB per block for the system and the static part.
-  const int64_t block = BackwardSharedBytes(policy, x_bytes, dy_bytes) + 2048;
+  // 2 KiB per block for the system and the static part; edges have 7 KiB more.
+  const int64_t edges = policy.classes > 0 ? 7 * 1024 : 0;
+  const int64_t block = BackwardSharedBytes(policy, x_bytes, dy_bytes) + 2048 + edges;
   return block * policy.blocks_per_sm <= SharedBytesPerBlock(sm);
 }
 
 // Backward is a persistent grid: the sums for dweight stay in registers from row to row. The number
-// of blocks, and so the order of the sums, depends on sm_count alone.
-constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes) {
+// of blocks, and so the order of the sums, depends on sm_count alone. `unaligned`: for rows that
+// begin anywhere.
+constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_bytes,
+                                bool unaligned = false) {
   const int max_cluster = sm >= 90 ? kMaxCluster : 1;
   Policy policy = {};
   // Few packs per thread keep the f32 sums (8 per pack of 16-bit floats) in registers.
@@ -145,7 +174,8 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   } else {
     policy = CutRow(row_packs, 8, 512, max_cluster, 256);
   }
-  if (policy.packs == 0) return policy;
+  if (policy.packs == 0 || (unaligned && policy.packs == 8)) return {};
+  if (unaligned) policy = WithEdges(policy, x_bytes);
   const int threads = policy.threads_per_row * policy.rows_per_block;
   // Threads hold the row while they sum, and the next one is on its way. H200, bf16, share of the
   // copy rate with two stages of 2 packs / one of 4: H 1024 91.9 / 90.5 %, H 2048 91.4 / 90.6 %, H
@@ -153,12 +183,23 @@ constexpr Policy SelectBackward(int sm, int64_t row_packs, int x_bytes, int dy_b
   // 75 % with two blocks to a multiprocessor, 55 % with three, of which not all are resident.
   policy.blocks_per_sm = threads > 256 ? 1 : policy.packs == 2 || policy.cluster > 1 ? 2 : 3;
   policy.stages = policy.packs == 2 ? 2 : policy.packs == 4 ? 1 : 3;
+  if (policy.packs == 2 && dy_bytes > x_bytes) {
+    // A third tensor fills the blocks' share of memory: fused_add_rms_norm, H200, bf16, H 4096 95.4
+    // % with one stage, 92.9 % with two; H 3584 93.6 / 92.6 %, but H 3072 under 93 / 94.2 %, and
+    // with four blocks of one stage 91.2 %.
+    if (threads >= 224) policy.stages = 1;
+  } else if (policy.packs == 2 && threads < 256) {
+    // Blocks of fewer threads, as many as registers allow, rather than rows ahead: H 2560 86.2
+    // / 84.9 % (three blocks of two stages), H 2880 87.3 / 84.3 %, H 3584 90.8 %.
+    policy.blocks_per_sm = 768 / threads;
+    policy.stages = 1;
+  }
   policy.shared_weight = true;
   const auto fits = [&] { return FitsShared(policy, sm, x_bytes, dy_bytes); };
   while (policy.stages > 2 && !fits()) --policy.stages;
   while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
   if (!fits()) policy.stages = 1;
-  if (!fits() && policy.rows_per_block == 1) policy.shared_weight = false;
+  if (!fits() && policy.rows_per_block == 1 && !unaligned) policy.shared_weight = false;
   return fits() ? policy : Policy{};
 }
 
@@ -172,11 +213,13 @@ constexpr int64_t ResidentGroups(const Policy& policy, int sm_count) {
   return resident < 1 ? 1 : resident;
 }
 
-// Blocks of a backward grid, all of them resident.
+// Blocks of a backward grid, all of them resident. With classes of rows as many of each class.
 constexpr int64_t BackwardBlocks(const Policy& policy, int64_t rows, int sm_count) {
-  const int64_t groups = CeilDiv(rows, policy.rows_per_block);
-  const int64_t resident = ResidentGroups(policy, sm_count);
-  return (groups < resident ? groups : resident) * policy.cluster;
+  const int64_t classes = policy.classes > 0 ? policy.classes : 1;
+  const int64_t groups = CeilDiv(rows, policy.rows_per_block * classes);
+  const int64_t resident = ResidentGroups(policy, sm_count) / classes;
+  const int64_t of_class = groups < resident ? groups : resident > 0 ? resident : 1;
+  return (rows > 0 ? of_class : 0) * classes * policy.cluster;
 }
 
 // The looping kernels: a warp or a block of 512 threads per row.

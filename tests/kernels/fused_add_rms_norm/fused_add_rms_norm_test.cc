@@ -172,6 +172,28 @@ TEST_P(FusedAddRmsNormTest, AnyStridesAndAlignments) {
   }
 }
 
+TEST_P(FusedAddRmsNormTest, RowsMayBeginAnywhere) {
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int64_t hidden : {1, 3, 7, 12, 65, 131, 257, 517, 2881, 2882, 4097, 20491}) {
+      if (hidden > 5000 && dtype == FB_F16) continue;
+      const Case c = {.rows = 11,
+                      .hidden = hidden,
+                      .x_dtype = dtype,
+                      .weight_dtype = dtype,
+                      .weight_offset = hidden % 5};
+      Forward(c);
+      Backward(c, {}, /*has_dsum=*/true);
+      Backward(c, {}, /*has_dsum=*/false);
+    }
+  }
+  const int64_t factor = GetParam() == FB_CUDA ? 16 : 1;
+  for (const auto& [rows, hidden] :
+       {std::pair<int64_t, int64_t>{401, 65}, {101, 1026}, {61, 2881}, {41, 5121}}) {
+    Backward({.rows = rows * factor, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16},
+             {}, /*has_dsum=*/true);
+  }
+}
+
 TEST_P(FusedAddRmsNormTest, WithoutAWeightOrWithAWiderOne) {
   for (const int32_t weight : {kNoWeight, int32_t{FB_F32}}) {
     const Case c = {.rows = 9, .hidden = 96, .x_dtype = FB_BF16, .weight_dtype = weight};

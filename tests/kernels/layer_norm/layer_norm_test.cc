@@ -256,6 +256,45 @@ TEST_P(LayerNormTest, ALargeMeanLosesNoDigitsOfTheVariance) {
   Forward({.rows = 3, .hidden = 100004, .x_mean = 1000.0});
 }
 
+TEST_P(LayerNormTest, RowsMayBeginAnywhere) {
+  // All rows alike: 16-byte packs from some width on, up to a block to a row. With an offset all of
+  // them begin elsewhere, and a mean far from 0 is taken off before the sums.
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int64_t hidden : {1, 3, 7, 12, 131, 257, 517, 2881, 2882, 4097, 16383, 20491}) {
+      if (hidden > 5000 && dtype == FB_F16) continue;
+      for (const int64_t offset : {0, 1, 3}) {
+        if (hidden > 5000 && offset == 3) continue;
+        const Case c = {.rows = 11,
+                        .hidden = hidden,
+                        .dtype = dtype,
+                        .weight_dtype = offset == 3 ? kAbsentDType : dtype,
+                        .bias_dtype = hidden == 257 ? kAbsentDType : dtype,
+                        .x_mean = offset == 1 ? 20.0 : 0.0,
+                        .x_layout = {.offset = offset},
+                        .y_layout = {.offset = offset}};
+        Forward(c);
+        Backward(c, {.offset = offset});
+      }
+    }
+  }
+}
+
+TEST_P(LayerNormTest, ManyRowsThatBeginAnywhereAreAddedUp) {
+  // On the GPU more rows than a persistent grid takes in one turn.
+  const int64_t factor = GetParam() == FB_CUDA ? 16 : 1;
+  for (const auto& [rows, hidden] :
+       {std::pair<int64_t, int64_t>{401, 131}, {101, 1026}, {61, 2881}, {61, 3585}, {41, 5121}}) {
+    for (const int32_t bias : {int32_t{FB_BF16}, kAbsentDType}) {
+      Backward({.rows = rows * factor,
+                .hidden = hidden,
+                .dtype = FB_BF16,
+                .weight_dtype = FB_BF16,
+                .bias_dtype = bias},
+               {});
+    }
+  }
+}
+
 TEST_P(LayerNormTest, WeightAndBiasMayBeMissingOrOfAnotherDType) {
   for (const int32_t weight : {kAbsentDType, int32_t{FB_F32}}) {
     for (const int32_t bias : {kAbsentDType, int32_t{FB_F16}}) {

@@ -24,6 +24,7 @@ struct Case {
   double offset = 0.0;
   testing::Layout x_layout = {};
   testing::Layout y_layout = {};  // Of y, dy and dx.
+  int64_t weight_offset = 0;      // Elements from a 256-byte boundary.
 
   std::string Name() const {
     return "rows " + std::to_string(rows) + ", hidden " + std::to_string(hidden) + ", x dtype " +
@@ -41,7 +42,8 @@ struct Case {
   }
   testing::TestTensor Weight() const {
     if (weight_dtype == kNoWeight) return {};
-    return testing::TestTensor(weight_dtype, {hidden}).FillNormal(2, 0.5, 1.0);
+    return testing::TestTensor(weight_dtype, {hidden}, {.offset = weight_offset})
+        .FillNormal(2, 0.5, 1.0);
   }
 };
 

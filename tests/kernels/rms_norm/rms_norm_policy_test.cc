@@ -76,6 +76,40 @@ TEST(RmsNormPolicyTest, BackwardFitsTheSharedMemoryOfItsDevice) {
   }
 }
 
+TEST(RmsNormPolicyTest, RowsThatBeginAnywhereHaveThreadsForTheirEdges) {
+  for (int64_t row_packs = 8; row_packs <= 9000; row_packs += 3) {
+    for (const int sm : {80, 86, 90, 100, 120}) {
+      for (const int bytes : {2, 4}) {
+        const Policy forward = WithEdges(SelectForward(sm, row_packs), bytes);
+        const Policy backward = SelectBackward(sm, row_packs, bytes, bytes, /*unaligned=*/true);
+        for (const Policy& policy : {forward, backward}) {
+          if (policy.packs == 0) continue;
+          EXPECT_EQ(policy.classes, 16 / bytes);
+          EXPECT_GE(policy.threads_per_row, kWarp);
+          EXPECT_LE(policy.rows_per_block, policy == forward ? 1 : 8);
+          EXPECT_GE(int64_t{policy.packs} * policy.threads_per_row * policy.cluster, row_packs);
+        }
+        if (backward.packs == 0) continue;
+        EXPECT_TRUE(FitsShared(backward, sm, bytes, bytes)) << row_packs << " on " << sm;
+        EXPECT_LE(backward.threads_per_row * backward.rows_per_block,
+                  backward.packs <= 2 ? 256 : 512);
+      }
+    }
+  }
+}
+
+TEST(RmsNormPolicyTest, EachBlockHasRowsOfOneClass) {
+  const Policy policy = SelectBackward(90, 512, 2, 2, /*unaligned=*/true);
+  for (const int64_t rows : {1, 7, 8, 9, 250, 16384}) {
+    const int64_t blocks = BackwardBlocks(policy, rows, 132);
+    EXPECT_EQ(blocks % 8, 0);
+    EXPECT_GE(blocks, 8);
+    EXPECT_LE(blocks, 132 * policy.blocks_per_sm);
+  }
+  EXPECT_EQ(BackwardBlocks(policy, 0, 132), 0);
+  EXPECT_EQ(BackwardBlocks(policy, 16384, 1), 8);
+}
+
 TEST(RmsNormPolicyTest, BackwardKeepsEveryUsualWidthOnTheFastPath) {
   for (const int64_t hidden :
        {64, 128, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 131072, 262144}) {

@@ -217,30 +217,101 @@ TEST_P(RmsNormTest, BasesNeedNoAlignment) {
   }
 }
 
-TEST_P(RmsNormTest, EachOptionalOutputMayBeAbsent) {
-  const Case c = {.rows = 7, .hidden = 256, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
-  const FbRmsNormParams params = c.params();
-  const FbKernel& kernel = OpenKernel("rms_norm");
-
-  KernelCall full = ForwardCall(c, &params);
-  KernelCall no_rstd = full;
-  no_rstd.outputs[1] = TestTensor();
-  testing::Run(kernel, GetParam(), &full);
-  testing::Run(kernel, GetParam(), &no_rstd);
-  EXPECT_EQ(full.outputs[0].image(), no_rstd.outputs[0].image());
-
-  KernelCall both = BackwardCall(c, &params, {});
-  KernelCall only_dx = both;
-  KernelCall only_dweight = both;
-  KernelCall neither = both;
-  only_dx.outputs[1] = TestTensor();
-  only_dweight.outputs[0] = TestTensor();
-  neither.outputs = {TestTensor(), TestTensor()};
-  for (KernelCall* call : {&both, &only_dx, &only_dweight, &neither}) {
-    testing::Run(kernel, GetParam(), call);
+TEST_P(RmsNormTest, RowsMayBeginAnywhere) {
+  // All rows alike, a weight that begins elsewhere: 16-byte packs from some width on, a warp or a
+  // block to a row, several rows to a block of the backward; then clusters.
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int64_t hidden : {1, 3, 7, 12, 65, 131, 257, 517, 2881, 2882, 4097}) {
+      for (const int64_t offset : {0, 1, 3}) {
+        const Case c = {.rows = 11,
+                        .hidden = hidden,
+                        .x_dtype = dtype,
+                        .weight_dtype = offset == 3 ? kNoWeight : dtype,
+                        .casting = offset == 1 ? FB_CASTING_GEMMA : FB_CASTING_LLAMA,
+                        .offset = offset == 1 ? 1.0 : 0.0,
+                        .x_layout = {.offset = offset},
+                        .y_layout = {.offset = offset},
+                        .weight_offset = hidden % 5};
+        ExpectForward(c);
+        // Of fewer columns a gradient is what two terms of any size leave: kShapes has some.
+        if (hidden >= 7) ExpectBackward(c, {.offset = offset});
+      }
+    }
   }
-  EXPECT_EQ(both.outputs[0].image(), only_dx.outputs[0].image());
-  EXPECT_EQ(both.outputs[1].image(), only_dweight.outputs[1].image());
+  for (const int64_t hidden : {16385, 20491, 40001, 70001}) {
+    const Case c = {.rows = 9, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
+    ExpectForward(c);
+    ExpectBackward(c);
+  }
+}
+
+TEST_P(RmsNormTest, RowsNeedNotBeginAlike) {
+  // Strides that keep them alike, or not; an upstream gradient that is one row.
+  for (const int64_t x_apart : {3, 5}) {
+    const Case c = {.rows = 19,
+                    .hidden = 515,
+                    .x_dtype = FB_BF16,
+                    .weight_dtype = FB_BF16,
+                    .x_layout = {.row_stride = 515 + x_apart, .offset = 1},
+                    .y_layout = {.row_stride = 515 + 3, .offset = 1}};
+    ExpectForward(c);
+    ExpectBackward(c, {.row_stride = 515 + 3, .offset = 1});
+    ExpectBackward(c, {.row_stride = 0, .offset = 2});
+  }
+}
+
+TEST_P(RmsNormTest, ManyRowsThatBeginAnywhereAreAddedUp) {
+  // On the GPU more rows than a persistent grid takes in one turn, for each number of packs; the
+  // last turn is not full.
+  const int64_t factor = IsGpu() ? 16 : 1;
+  for (const Shape& shape : {Shape{1501, 65}, {201, 257}, {101, 1026}, {61, 2881}, {41, 5121}}) {
+    for (const int32_t dtype : {FB_F32, FB_BF16}) {
+      ExpectBackward({.rows = shape.rows * factor,
+                      .hidden = shape.hidden,
+                      .x_dtype = dtype,
+                      .weight_dtype = dtype});
+    }
+  }
+}
+
+TEST_P(RmsNormTest, TwoRunsOfRowsThatBeginAnywhereAreBitEqual) {
+  const Case c = {
+      .rows = IsGpu() ? 901 : 35, .hidden = 4097, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
+  const FbRmsNormParams params = c.params();
+  KernelCall first = BackwardCall(c, &params, {});
+  KernelCall second = first;
+  testing::Run(OpenKernel("rms_norm"), GetParam(), &first);
+  testing::Run(OpenKernel("rms_norm"), GetParam(), &second);
+  EXPECT_EQ(first.outputs[0].image(), second.outputs[0].image());
+  EXPECT_EQ(first.outputs[1].image(), second.outputs[1].image());
+}
+
+TEST_P(RmsNormTest, EachOptionalOutputMayBeAbsent) {
+  for (const int64_t hidden : {256, 257}) {
+    const Case c = {.rows = 7, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = FB_BF16};
+    const FbRmsNormParams params = c.params();
+    const FbKernel& kernel = OpenKernel("rms_norm");
+
+    KernelCall full = ForwardCall(c, &params);
+    KernelCall no_rstd = full;
+    no_rstd.outputs[1] = TestTensor();
+    testing::Run(kernel, GetParam(), &full);
+    testing::Run(kernel, GetParam(), &no_rstd);
+    EXPECT_EQ(full.outputs[0].image(), no_rstd.outputs[0].image());
+
+    KernelCall both = BackwardCall(c, &params, {});
+    KernelCall only_dx = both;
+    KernelCall only_dweight = both;
+    KernelCall neither = both;
+    only_dx.outputs[1] = TestTensor();
+    only_dweight.outputs[0] = TestTensor();
+    neither.outputs = {TestTensor(), TestTensor()};
+    for (KernelCall* call : {&both, &only_dx, &only_dweight, &neither}) {
+      testing::Run(kernel, GetParam(), call);
+    }
+    EXPECT_EQ(both.outputs[0].image(), only_dx.outputs[0].image());
+    EXPECT_EQ(both.outputs[1].image(), only_dweight.outputs[1].image());
+  }
 }
 
 TEST_P(RmsNormTest, LlamaRoundsBeforeTheWeightAndGemmaOnlyAfterIt) {

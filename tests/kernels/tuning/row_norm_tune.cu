@@ -1,14 +1,15 @@
-// Times the forward kernels for a row to a block of layer_norm in bf16 on device 0, over the ways
-// to cut a row, as shares of the copy rate of the same run; and compares them with sums in f64. Its
-// numbers go into the policies' comments.
+// Times the forward kernels for a row to a block of layer_norm and of rms_norm in bf16 on device 0,
+// over the ways to cut a row, as shares of the copy rate of the same run; and compares those of
+// layer_norm with sums in f64. Its numbers go into the policies' comments.
 //
-//   row_norm_tune [check|layer ...]
+//   row_norm_tune [check|layer|rms ...]
 
 #include <cstdlib>
 #include <cstring>
 
 #include "kernels/common/launch.cuh"
 #include "kernels/layer_norm/layer_norm_forward_rows.cuh"
+#include "kernels/rms_norm/rms_norm_forward.cuh"
 #include "tests/kernels/tuning/norm_reference.cuh"
 
 namespace fuseboard {
@@ -107,7 +108,7 @@ void CheckRows(const Bench& b) {
 }
 
 void TimeRows(const Bench& b) {
-  for (const int64_t hidden : {1024, 2048, 4096, 5120, 8192, 16384}) {
+  for (const int64_t hidden : {1024, 2048, 2880, 3584, 4096, 5120, 8192, 16384}) {
     const int64_t rows = kElements / hidden;
     for (const RowForm& form : kRowForms) {
       const int64_t cover = int64_t{form.warps} * form.packs * 256;
@@ -122,6 +123,32 @@ void TimeRows(const Bench& b) {
   }
 }
 
+// ---- rms_norm, a row to a block ----
+
+template <int kPacks>
+void TimeRms(const Bench& b, int64_t hidden) {
+  const int64_t rows = kElements / hidden;
+  const int64_t packs = hidden / 8;
+  const int threads = static_cast<int>((packs + 32 * kPacks - 1) / (32 * kPacks)) * 32;
+  if (threads > 512) return;
+  const auto run = [&](int turn) {
+    rms_norm::ForwardArgs args = {};
+    args.x = At(b.x, rows, hidden, turn), args.y = At(b.y, rows, hidden, turn);
+    args.weight = b.weight.base(), args.rstd = reinterpret_cast<float*>(b.rstd.base());
+    args.x_stride = args.y_stride = hidden;
+    args.weight_dtype = FB_BF16;
+    args.inverse_hidden = 1.0f / static_cast<float>(hidden);
+    args.norm = {rows, hidden, 1e-6f, 0.0f, true};
+    return LaunchKernel(
+        rms_norm::RmsNormForwardKernel<BFloat16, BFloat16, true, false, false, kPacks, false>,
+        {.blocks = rows, .threads = dim3(static_cast<unsigned>(threads))}, args);
+  };
+  const double us = tuning::MedianUs(run, /*repeats=*/16);
+  std::printf("rms_norm   forward H %-6lld %d packs %d threads %8.1f us %5.1f %%\n",
+              static_cast<long long>(hidden), kPacks, threads, us,
+              100.0 * static_cast<double>(rows * hidden * 4) / us / b.copy_rate);
+}
+
 int Main(int argc, char** argv) {
   const auto wants = [&](const char* what) {
     return argc < 2 || std::any_of(argv + 1, argv + argc,
@@ -131,6 +158,14 @@ int Main(int argc, char** argv) {
   if (wants("check")) CheckRows(b);
   tuning::FillBf16(Of(b.x), kBytes / 2, 0.0f, 1.0f, 1);
   if (wants("layer")) TimeRows(b);
+  if (!wants("rms")) return EXIT_SUCCESS;
+  for (const int64_t hidden : {2880, 3584, 4096, 5120, 6144, 8192}) {
+    TimeRms<1>(b, hidden);
+    TimeRms<2>(b, hidden);
+    TimeRms<3>(b, hidden);
+    TimeRms<4>(b, hidden);
+    TimeRms<5>(b, hidden);
+  }
   return EXIT_SUCCESS;
 }
 
