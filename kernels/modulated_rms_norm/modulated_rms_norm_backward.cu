@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
+#include "kernels/modulated_rms_norm/wide_modulated.cuh"
 
 namespace fuseboard::modulated_rms_norm {
 namespace {
@@ -84,6 +86,21 @@ Slices CutSlices(const FbCall& call, const BackwardCall& b, const Policy& policy
                       Resident(policy, call.sm_count), !IsAbsent(b.dweight));
 }
 
+// The kernels for wide rows, or {}.
+Policy SelectWide(const FbCall& call, const BackwardCall& b) {
+  const auto alike = [&](const FbTensor& tensor) {
+    return IsAbsent(tensor) || tensor.dtype == b.x.dtype;
+  };
+  const bool same =
+      alike(b.dy) && alike(b.weight) && alike(b.scale) && alike(b.dscale) && alike(b.dshift);
+  if (!same || IsAbsent(b.dx) || b.norm.rows == 0 || b.norm.rows > rms_norm::kMaxGroups ||
+      !InPacks(b)) {
+    return {};
+  }
+  return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x),
+                            b.group_rows);
+}
+
 // Fills in the policy, the kernel and the slices.
 void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
   Policy& policy = plan->policy;
@@ -101,6 +118,17 @@ void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
   plan->slices = CutSlices(call, b, policy);
 }
 
+Plan WidePlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  Plan plan = {};
+  plan.policy = policy;
+  plan.slice_count = WideSums(call, policy, b.norm.rows, b.groups);
+  plan.dy_normed_sums = !IsAbsent(b.dweight) || !IsAbsent(b.dscale);
+  plan.dy_sums = !IsAbsent(b.dshift);
+  plan.floats = plan.slice_count * b.norm.hidden * (plan.dy_normed_sums + plan.dy_sums);
+  return plan;
+}
+
+// Without the kernels for wide rows.
 Plan PlanOf(const FbCall& call, const BackwardCall& b) {
   Plan plan = {};
   SelectCut(call, b, &plan);
@@ -145,6 +173,31 @@ BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
           .norm = b.norm};
 }
 
+WideModulatedBackwardArgs WideArgsOf(const BackwardCall& b, const BackwardArgs& of) {
+  WideModulatedBackwardArgs args = {};
+  args.dy = of.dy;
+  args.x = of.x;
+  args.weight = of.weight;
+  args.rstd = of.rstd;
+  args.dx = of.dx;
+  args.weight_partials = of.dy_normed_sums;
+  args.bias_partials = of.dy_sums;
+  args.dy_stride = of.dy_stride;
+  args.x_stride = of.x_stride;
+  args.dx_stride = of.dx_stride;
+  args.rows = b.norm.rows;
+  args.hidden = b.norm.hidden;
+  args.offset = b.norm.offset;
+  args.round_normed = b.norm.round_normed;
+  args.examples = {.scale = of.scale,
+                   .scale_stride = of.scale_stride,
+                   .rows = static_cast<int32_t>(b.group_rows)};
+  args.dscale = of.dscale.base;
+  args.dshift = of.dshift.base;
+  args.all_partials = of.dweight.base != nullptr;
+  return args;
+}
+
 int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
                    const BackwardArgs& args) {
   const Policy& policy = plan.policy;
@@ -165,11 +218,24 @@ int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
 }  // namespace
 
 uint64_t BackwardCudaWorkspace(const FbCall* call) {
-  return static_cast<uint64_t>(PlanOf(*call, BackwardOf(*call)).floats) * sizeof(float);
+  const BackwardCall b = BackwardOf(*call);
+  const Policy wide = SelectWide(*call, b);
+  int64_t floats = 0;
+  if (wide.packs != 0) floats = WidePlanOf(*call, b, wide).floats;
+  if (wide.packs == 0 || rms_norm::MayNotRun(wide, call->sm_count)) {
+    floats = std::max(floats, PlanOf(*call, b).floats);
+  }
+  return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
   const BackwardCall b = BackwardOf(*call);
+  const Policy wide = SelectWide(*call, b);
+  if (wide.packs != 0 && RunsWideBackward(*call, b.x.dtype, b.norm.hidden, wide)) {
+    const BackwardArgs args =
+        ArgsOf(b, WidePlanOf(*call, b, wide), static_cast<float*>(workspace));
+    return LaunchWideBackward(*call, b.x.dtype, wide, WideArgsOf(b, args), args);
+  }
   const Plan plan = PlanOf(*call, b);
   const BackwardArgs args = ArgsOf(b, plan, static_cast<float*>(workspace));
   if (plan.slice_count > 0) {
@@ -196,7 +262,8 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  return LoadKernel(GroupSumsKernel);
+  if (const cudaError_t error = LoadKernel(GroupSumsKernel</*kSpans=*/false>)) return error;
+  return LoadWideKernels(/*forward=*/false);
 }
 
 }  // namespace fuseboard::modulated_rms_norm

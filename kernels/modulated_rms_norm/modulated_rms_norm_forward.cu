@@ -2,6 +2,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
+#include "kernels/modulated_rms_norm/wide_modulated.cuh"
 #include "kernels/rms_norm/rms_norm_forward_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
@@ -26,27 +27,48 @@ RowsKernel SelectRowsKernel(int32_t dtype, const RowsForm& form) {
   });
 }
 
-// {} where the kernel for some rows to a block is not made for the call.
-RowsForm RowsFormOf(const ForwardCall& f) {
+int BytesOf(const ForwardCall& f) { return f.x.dtype == FB_F32 ? 4 : 2; }
+
+// Whether the kernels for some rows to a block and for wide rows are made for the call.
+bool IsOfOneDType(const ForwardCall& f) {
   const int32_t dtype = f.x.dtype;
   const bool same = f.y.dtype == dtype && f.scale->dtype == dtype && f.shift->dtype == dtype &&
                     (IsAbsent(f.weight) || f.weight.dtype == dtype);
-  const int bytes = dtype == FB_F32 ? 4 : 2;
-  if (!same || f.norm.rows > rms_norm::kMaxGroups || !rms_norm::InPacks(f, bytes, bytes)) return {};
-  return SelectRowsForm(f.norm.hidden * bytes / 16, f.norm.rows / f.scale->shape[0]);
+  return same && f.norm.rows > 0 && f.norm.rows <= rms_norm::kMaxGroups &&
+         rms_norm::InPacks(f, BytesOf(f), BytesOf(f));
+}
+
+WideModulatedForwardArgs WideArgsOf(const ForwardCall& f) {
+  WideModulatedForwardArgs args = {};
+  static_cast<rms_norm::WideForwardArgs&>(args) = rms_norm::WideArgsOf</*kAdd=*/false>(f);
+  args.examples = {.scale = f.scale->data,
+                   .scale_stride = f.scale->stride[0],
+                   .rows = static_cast<int32_t>(f.norm.rows / f.scale->shape[0])};
+  args.shift = f.shift->data;
+  args.shift_stride = f.shift->stride[0];
+  return args;
 }
 
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
-  const RowsForm form = f.norm.rows == 0 ? RowsForm{} : RowsFormOf(f);
+  RowsForm form = {};
+  if (IsOfOneDType(f)) {
+    const int64_t row_packs = f.norm.hidden * BytesOf(f) / 16;
+    const int64_t group_rows = f.norm.rows / f.scale->shape[0];
+    const rms_norm::Policy wide = SelectWideForward(call->sm, row_packs, BytesOf(f), group_rows);
+    if (wide.packs != 0 && RunsWideForward(*call, f.x.dtype, f.norm.hidden, wide)) {
+      return LaunchWideForward(*call, f.x.dtype, wide, WideArgsOf(f));
+    }
+    form = SelectRowsForm(row_packs, group_rows);
+  }
   if (form.rows == 0) {
     return rms_norm::LaunchForwardAs</*kAdd=*/false, /*kModulate=*/true>(
         *call, f, rms_norm::PolicyOfForward(*call, f));
   }
   const int64_t groups = f.scale->shape[0];
-  const int64_t row_packs = f.norm.hidden * (f.x.dtype == FB_F32 ? 4 : 2) / 16;
+  const int64_t row_packs = f.norm.hidden * BytesOf(f) / 16;
   const LaunchShape shape = {.blocks = groups * rms_norm::CeilDiv(f.norm.rows / groups, form.rows),
                              .threads = dim3(static_cast<unsigned>(ThreadsOf(form, row_packs))),
                              .stream = static_cast<cudaStream_t>(call->stream)};
@@ -61,6 +83,7 @@ int32_t LoadForwardKernels() {
       if (error != cudaSuccess) return error;
     }
   }
+  if (const cudaError_t error = LoadWideKernels(/*forward=*/true)) return error;
   return rms_norm::LoadForwardKernelsAs</*kAdd=*/false, /*kModulate=*/true>();
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
 #include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/rms_norm/wide_policy.h"
 
 namespace fuseboard::modulated_rms_norm {
 
@@ -97,6 +98,50 @@ constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x
   while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
   if (!fits()) policy.stages = 1;
   return fits() ? policy : rms_norm::Policy{};
+}
+
+// What the kernels for wide rows keep in shared memory: the factors of an example, in f32, and in
+// the forward its shift; in the backward the factors of two examples while a block's slice is short
+// enough for one piece. Their threads read no further than a warp beyond a piece.
+// Of a slice of the backward that is too long for one, as layer_norm's, which has two sums, too.
+inline constexpr int kWidePieces = rms_norm::kWideBackwardPieces<true>;
+
+constexpr bool IsLongSlice(int64_t row_packs) {
+  return row_packs > int64_t{rms_norm::kWideCluster} * rms_norm::kWidePiecePacks;
+}
+
+constexpr rms_norm::WideForm WideForwardForm(int bytes) {
+  return {.tensors = 1,
+          .kept = bytes == 4 ? 2 : 3,
+          .pieces = rms_norm::kWideForwardPieces,
+          .least_slots = 4,
+          .few_blocks = false,
+          .reach = rms_norm::kWidePiecePacks + rms_norm::kWarp};
+}
+
+constexpr rms_norm::WideForm WideBackwardForm(int bytes, int64_t row_packs) {
+  const bool is_long = IsLongSlice(row_packs);
+  return {.tensors = 2,
+          .kept = (bytes == 4 ? 1 : 2) * (is_long ? 1 : 2),
+          .pieces = kWidePieces,
+          .least_slots = 3,
+          .few_blocks = true,
+          .reach = rms_norm::kWidePiecePacks + rms_norm::kWarp};
+}
+
+// Of examples of fewer rows a cluster would do little but read what they are multiplied with.
+inline constexpr int64_t kWideExampleRows = 4;
+
+constexpr rms_norm::Policy SelectWideForward(int sm, int64_t row_packs, int bytes,
+                                             int64_t group_rows) {
+  if (row_packs <= 1024 || group_rows < kWideExampleRows) return {};
+  return rms_norm::CutWide(sm, row_packs, WideForwardForm(bytes));
+}
+
+constexpr rms_norm::Policy SelectWideBackward(int sm, int64_t row_packs, int bytes,
+                                              int64_t group_rows) {
+  if (row_packs <= 1024 || group_rows < kWideExampleRows) return {};
+  return rms_norm::CutWide(sm, row_packs, WideBackwardForm(bytes, row_packs));
 }
 
 // A slice at its beginning has no row on its way: only for slices of this many turns.
