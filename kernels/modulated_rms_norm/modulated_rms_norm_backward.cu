@@ -93,7 +93,9 @@ Policy SelectWide(const FbCall& call, const BackwardCall& b) {
   };
   const bool same =
       alike(b.dy) && alike(b.weight) && alike(b.scale) && alike(b.dscale) && alike(b.dshift);
-  if (!same || IsAbsent(b.dx) || b.norm.rows == 0 || b.norm.rows > rms_norm::kMaxGroups ||
+  const bool dweight =
+      IsAbsent(b.dweight) || reinterpret_cast<uintptr_t>(b.dweight.data) % 16 == 0;
+  if (!same || !dweight || IsAbsent(b.dx) || b.norm.rows == 0 || b.norm.rows > rms_norm::kMaxGroups ||
       !InPacks(b)) {
     return {};
   }
@@ -118,14 +120,20 @@ void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
   plan->slices = CutSlices(call, b, policy);
 }
 
-Plan WidePlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
-  Plan plan = {};
-  plan.policy = policy;
-  plan.slice_count = WideSums(call, policy, b.norm.rows, b.groups);
-  plan.dy_normed_sums = !IsAbsent(b.dweight) || !IsAbsent(b.dscale);
-  plan.dy_sums = !IsAbsent(b.dshift);
-  plan.floats = plan.slice_count * b.norm.hidden * (plan.dy_normed_sums + plan.dy_sums);
-  return plan;
+// What the kernels for wide rows leave in the workspace, in floats.
+struct WidePlan {
+  int64_t dscale;   // Two rows to a cluster, if wanted.
+  int64_t dshift;   // Likewise.
+  int64_t dweight;  // A row.
+
+  int64_t floats() const { return dscale + dshift + dweight; }
+};
+
+WidePlan WidePlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  const int64_t floats = WideClusters(call, policy, b.norm.rows) * b.norm.hidden;
+  return {.dscale = IsAbsent(b.dscale) ? 0 : 2 * floats,
+          .dshift = IsAbsent(b.dshift) ? 0 : 2 * floats,
+          .dweight = IsAbsent(b.dweight) ? 0 : floats};
 }
 
 // Without the kernels for wide rows.
@@ -173,28 +181,34 @@ BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
           .norm = b.norm};
 }
 
-WideModulatedBackwardArgs WideArgsOf(const BackwardCall& b, const BackwardArgs& of) {
+WideModulatedBackwardArgs WideArgsOf(const BackwardCall& b, const WidePlan& plan,
+                                     float* workspace) {
+  const auto data_of = [](const FbTensor& tensor) {
+    return IsAbsent(tensor) ? nullptr : tensor.data;
+  };
   WideModulatedBackwardArgs args = {};
-  args.dy = of.dy;
-  args.x = of.x;
-  args.weight = of.weight;
-  args.rstd = of.rstd;
-  args.dx = of.dx;
-  args.weight_partials = of.dy_normed_sums;
-  args.bias_partials = of.dy_sums;
-  args.dy_stride = of.dy_stride;
-  args.x_stride = of.x_stride;
-  args.dx_stride = of.dx_stride;
+  args.dy = b.dy.data;
+  args.x = b.x.data;
+  args.weight = data_of(b.weight);
+  args.rstd = static_cast<const float*>(b.rstd.data);
+  args.dx = b.dx.data;
+  args.weight_partials = workspace;
+  args.bias_partials = workspace + plan.dscale;
+  args.dy_stride = b.dy.stride[0];
+  args.x_stride = b.x.stride[0];
+  args.dx_stride = b.dx.stride[0];
   args.rows = b.norm.rows;
   args.hidden = b.norm.hidden;
   args.offset = b.norm.offset;
   args.round_normed = b.norm.round_normed;
-  args.examples = {.scale = of.scale,
-                   .scale_stride = of.scale_stride,
-                   .rows = static_cast<int32_t>(b.group_rows)};
-  args.dscale = of.dscale.base;
-  args.dshift = of.dshift.base;
-  args.all_partials = of.dweight.base != nullptr;
+  args.examples.scale = b.scale.data;
+  args.examples.scale_stride = b.scale.stride[0];
+  args.examples.rows = static_cast<int32_t>(b.group_rows);
+  args.dscale = data_of(b.dscale);
+  args.dshift = data_of(b.dshift);
+  if (plan.dscale == 0) args.weight_partials = nullptr;
+  if (plan.dshift == 0) args.bias_partials = nullptr;
+  if (plan.dweight > 0) args.dweight_partials = workspace + plan.dscale + plan.dshift;
   return args;
 }
 
@@ -221,7 +235,7 @@ uint64_t BackwardCudaWorkspace(const FbCall* call) {
   const BackwardCall b = BackwardOf(*call);
   const Policy wide = SelectWide(*call, b);
   int64_t floats = 0;
-  if (wide.packs != 0) floats = WidePlanOf(*call, b, wide).floats;
+  if (wide.packs != 0) floats = WidePlanOf(*call, b, wide).floats();
   if (wide.packs == 0 || rms_norm::MayNotRun(wide, call->sm_count)) {
     floats = std::max(floats, PlanOf(*call, b).floats);
   }
@@ -232,9 +246,10 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
   const BackwardCall b = BackwardOf(*call);
   const Policy wide = SelectWide(*call, b);
   if (wide.packs != 0 && RunsWideBackward(*call, b.x.dtype, b.norm.hidden, wide)) {
-    const BackwardArgs args =
-        ArgsOf(b, WidePlanOf(*call, b, wide), static_cast<float*>(workspace));
-    return LaunchWideBackward(*call, b.x.dtype, wide, WideArgsOf(b, args), args);
+    const WideModulatedBackwardArgs args =
+        WideArgsOf(b, WidePlanOf(*call, b, wide), static_cast<float*>(workspace));
+    return LaunchWideBackward(*call, b.x.dtype, wide, args,
+                              IsAbsent(b.dweight) ? nullptr : b.dweight.data);
   }
   const Plan plan = PlanOf(*call, b);
   const BackwardArgs args = ArgsOf(b, plan, static_cast<float*>(workspace));
@@ -262,7 +277,7 @@ int32_t LoadBackwardKernels() {
       }
     }
   }
-  if (const cudaError_t error = LoadKernel(GroupSumsKernel</*kSpans=*/false>)) return error;
+  if (const cudaError_t error = LoadKernel(GroupSumsKernel)) return error;
   return LoadWideKernels(/*forward=*/false);
 }
 

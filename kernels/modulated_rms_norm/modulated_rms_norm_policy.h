@@ -129,6 +129,10 @@ constexpr rms_norm::WideForm WideBackwardForm(int bytes, int64_t row_packs) {
           .reach = rms_norm::kWidePiecePacks + rms_norm::kWarp};
 }
 
+// Rows of an example to a cluster from which on the forward gives each cluster every n-th row, so
+// that what all of them read lies together, and otherwise rows that follow one another.
+inline constexpr int64_t kWideRowsToStride = 8;
+
 // Of examples of fewer rows a cluster would do little but read what they are multiplied with.
 inline constexpr int64_t kWideExampleRows = 4;
 

@@ -1,9 +1,6 @@
 // The end of modulated_rms_norm's backward, in one launch: what the slices have added up, added up.
 // With S the sum of dy * n over the rows of a group, of its slices in order:
 //   dscale = w * S,   dshift = sum of dy,   dweight = sum over groups of (1 + scale) * S
-// The kernels for wide rows leave, instead of slices, what each cluster has of a group (kSpans):
-// row c + g of the sums is that of cluster c and group g. Of a group of one cluster they have made
-// dscale and dshift themselves.
 //
 // Determinism: where there are fewer groups than lanes, several lanes share a group's slices; their
 // sums are added in order, as are kSumLanes interleaved sums over the groups. All in f32, in an
@@ -23,34 +20,10 @@ struct SumsCut {
   int64_t column_blocks;
   int64_t groups;
   int32_t parts;
-  int64_t cluster_rows = 0;  // kSpans: of each cluster; the first `rest` have one more.
-  int64_t rest = 0;
 };
-
-// Rows first, first + step, ... of the sums, as many as a group has.
-struct GroupSums {
-  int64_t first;
-  int64_t count;
-  int64_t step;
-};
-
-template <bool kSpans>
-__device__ __forceinline__ GroupSums SumsOf(const BackwardArgs& args, const SumsCut& cut,
-                                            int64_t group) {
-  if constexpr (!kSpans) return {group, args.slices.per_group, args.groups};
-  const auto cluster_of = [&](int64_t row) {
-    const int64_t of_longer = cut.rest * (cut.cluster_rows + 1);
-    return row < of_longer ? Quotient(row, cut.cluster_rows + 1)
-                           : cut.rest + Quotient(row - of_longer, cut.cluster_rows);
-  };
-  const int64_t first = cluster_of(group * args.group_rows);
-  const int64_t last = cluster_of((group + 1) * args.group_rows - 1);
-  return {first + group, last - first + 1, 1};
-}
 
 // blockDim = (kSumColumns, kSumLanes). REQUIRES: all groups to a block if dweight is wanted.
-template <bool kSpans>
-__global__ void __launch_bounds__(kSumColumns* kSumLanes)
+static __global__ void __launch_bounds__(kSumColumns* kSumLanes)
     GroupSumsKernel(const __grid_constant__ BackwardArgs args,
                     const __grid_constant__ SumsCut cut) {
   __shared__ float2 shared[kSumLanes][kSumColumns];
@@ -65,11 +38,10 @@ __global__ void __launch_bounds__(kSumColumns* kSumLanes)
   // Of dy * n and of dy.
   const auto sum_slices = [&]() -> float2 {
     float2 sums = {};
-    const GroupSums of = SumsOf<kSpans>(args, cut, group);
-    const int64_t at = of.first * hidden + column;
-    const int64_t step = of.step * hidden;  // From a group's slice to its next.
+    const int64_t at = group * hidden + column;
+    const int64_t step = args.groups * hidden;  // From a group's slice to its next.
 #pragma unroll 8
-    for (int64_t slice = part; slice < of.count; slice += cut.parts) {
+    for (int64_t slice = part; slice < args.slices.per_group; slice += cut.parts) {
       if (args.dy_normed_sums != nullptr) sums.x += args.dy_normed_sums[slice * step + at];
       if (args.dy_sums != nullptr) sums.y += args.dy_sums[slice * step + at];
     }
@@ -79,8 +51,7 @@ __global__ void __launch_bounds__(kSumColumns* kSumLanes)
   const auto store = [&](float2 sums) {
     const float dy_normed[1] = {sums.x};
     const float dy[1] = {sums.y};
-    const bool stored = kSpans ? SumsOf<kSpans>(args, cut, group).count == 1 : args.direct;
-    if (!stored) StoreResults<1>(args, group, column, dy_normed, dy);
+    if (!args.direct) StoreResults<1>(args, group, column, dy_normed, dy);
     if (args.dweight.base == nullptr) return;
     float factor[1];
     LoadOnePlusScale<1>(args, group, column, factor);
@@ -111,23 +82,20 @@ __global__ void __launch_bounds__(kSumColumns* kSumLanes)
   StoreFloatOf(args.dweight.dtype, args.dweight.base, column, dweight);
 }
 
-// Enqueues it; for kSpans args.slices.per_group is the most clusters that a group has. `dependent`
-// says that the predecessor on the stream allows an early launch.
-template <bool kSpans = false>
-cudaError_t LaunchGroupSums(const BackwardArgs& args, bool dependent, void* stream,
-                            int64_t cluster_rows = 0, int64_t rest = 0) {
+// Enqueues it. `dependent` says that the predecessor on the stream allows an early launch.
+inline cudaError_t LaunchGroupSums(const BackwardArgs& args, bool dependent, void* stream) {
   const bool all = args.dweight.base != nullptr;
   int parts = 1;
   while (2 * parts * args.groups <= kSumLanes && parts < args.slices.per_group) parts *= 2;
   const int64_t chunks = all ? 1 : (args.groups + kSumLanes - 1) / kSumLanes;
   const SumsCut cut = {(args.norm.hidden + kSumColumns - 1) / kSumColumns,
-                       all ? args.groups : kSumLanes, parts, cluster_rows, rest};
+                       all ? args.groups : kSumLanes, parts};
   const LaunchShape shape = {.blocks = cut.column_blocks * chunks,
                              .threads = dim3(kSumColumns, kSumLanes),
                              .dependent = dependent,
                              .stream = static_cast<cudaStream_t>(stream)};
   if (shape.blocks == 0) return cudaSuccess;
-  return LaunchKernel(GroupSumsKernel<kSpans>, shape, args, cut);
+  return LaunchKernel(GroupSumsKernel, shape, args, cut);
 }
 
 }  // namespace fuseboard::modulated_rms_norm

@@ -4,11 +4,8 @@
 #ifndef KERNELS_MODULATED_RMS_NORM_WIDE_MODULATED_CUH_
 #define KERNELS_MODULATED_RMS_NORM_WIDE_MODULATED_CUH_
 
-#include <algorithm>
-#include <utility>
-
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
-#include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
+#include "kernels/modulated_rms_norm/wide_sums.cuh"
 #include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
@@ -59,51 +56,63 @@ inline rms_norm::WideCut WideCutOf(const rms_norm::Policy& policy, const LaunchS
   return cut;
 }
 
-// The rows in spans of alike length, one to each of `clusters`.
-inline void CutIntoSpans(rms_norm::WideExamples* examples, int64_t rows, int64_t clusters) {
+// The rows in spans of alike length, one to each of `clusters`; or every clusters-th row to each.
+inline void CutIntoSpans(rms_norm::WideExamples* examples, int64_t rows, int32_t clusters,
+                         bool in_strides) {
   examples->cluster_rows = static_cast<int32_t>(rows / clusters);
   examples->rest = static_cast<int32_t>(rows % clusters);
+  examples->step = in_strides ? clusters : 1;
 }
 
-// `args` without inverse_hidden and the spans.
+// `args` without inverse_hidden and what the cut says of the examples.
 inline cudaError_t LaunchWideForward(const FbCall& call, int32_t dtype,
                                      const rms_norm::Policy& policy,
-                                     WideModulatedForwardArgs args) {
+                                     WideModulatedForwardArgs args,
+                                     int64_t rows_to_stride = kWideRowsToStride) {
   args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   const int64_t row_packs = rms_norm::WideRowPacks(dtype, args.hidden);
   const LaunchShape shape = WideForwardShape(call, policy, dtype, args.rows, row_packs);
   const rms_norm::WideCut cut =
       WideCutOf(policy, shape, row_packs, WideForwardForm(dtype == FB_F32 ? 4 : 2));
-  CutIntoSpans(&args.examples, args.rows, cut.groups);
+  CutIntoSpans(&args.examples, args.rows, cut.groups,
+               args.examples.rows >= rows_to_stride * cut.groups);
   return LaunchKernel(SelectWideForwardKernel(dtype, policy.packs), shape, args, cut);
 }
 
-// Likewise, and what adds up the sums of examples that are not whole, or all of them for dweight.
-// REQUIRES: sums.dy_normed_sums and dy_sums of WideSums rows each.
+// Rows of f32 in the workspace for the clusters' sums of dy * n or dy, and for dweight.
+inline int64_t WideClusters(const FbCall& call, const rms_norm::Policy& policy, int64_t rows) {
+  return rms_norm::BackwardBlocks(policy, rows, call.sm_count) / policy.cluster;
+}
+
+// Likewise, and what adds up the clusters' sums: `sums` without the cut.
 inline cudaError_t LaunchWideBackward(const FbCall& call, int32_t dtype,
                                       const rms_norm::Policy& policy,
-                                      WideModulatedBackwardArgs args, BackwardArgs sums) {
+                                      WideModulatedBackwardArgs args, void* dweight) {
   args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   const int64_t row_packs = rms_norm::WideRowPacks(dtype, args.hidden);
   const LaunchShape shape = WideBackwardShape(call, policy, dtype, args.rows, row_packs);
   const rms_norm::WideCut cut =
       WideCutOf(policy, shape, row_packs, WideBackwardForm(dtype == FB_F32 ? 4 : 2, row_packs));
-  CutIntoSpans(&args.examples, args.rows, cut.groups);
-  const auto [cluster_rows, rest] = std::pair(args.examples.cluster_rows, args.examples.rest);
+  CutIntoSpans(&args.examples, args.rows, cut.groups, /*in_strides=*/false);
   const cudaError_t error =
       LaunchKernel(SelectWideBackwardKernel(dtype, policy.packs), shape, args, cut);
-  const bool all_whole = rest == 0 && cluster_rows % sums.group_rows == 0;
-  const bool none = sums.dy_normed_sums == nullptr && sums.dy_sums == nullptr;
-  if (error != cudaSuccess || none || (all_whole && sums.dweight.base == nullptr)) return error;
-  sums.slices.per_group = std::min<int64_t>(sums.group_rows / cluster_rows + 2, cut.groups);
-  return LaunchGroupSums</*kSpans=*/true>(sums, /*dependent=*/true, call.stream, cluster_rows,
-                                          rest);
-}
-
-// Rows of each of the two sums.
-inline int64_t WideSums(const FbCall& call, const rms_norm::Policy& policy, int64_t rows,
-                        int64_t examples) {
-  return rms_norm::BackwardBlocks(policy, rows, call.sm_count) / policy.cluster + examples - 1;
+  if (error != cudaSuccess) return error;
+  return LaunchWideSums(dtype,
+                        {.dy_normed_sums = args.weight_partials,
+                         .dy_sums = args.bias_partials,
+                         .dweight_sums = args.dweight_partials,
+                         .weight = args.weight,
+                         .dscale = args.dscale,
+                         .dshift = args.dshift,
+                         .dweight = dweight,
+                         .hidden = args.hidden,
+                         .clusters = cut.groups,
+                         .cluster_rows = args.examples.cluster_rows,
+                         .rest = args.examples.rest,
+                         .example_rows = args.examples.rows,
+                         .column_blocks = 0,
+                         .offset = args.offset},
+                        call.stream);
 }
 
 // Whether the current device runs the policy's clusters. Where it does not, the other kernels do.
@@ -131,8 +140,10 @@ inline cudaError_t LoadWideKernels(bool forward) {
                                     : LoadKernel(SelectWideBackwardKernel(dtype, pieces), true);
       if (error != cudaSuccess) return error;
     }
+    if (forward) continue;
+    if (const cudaError_t error = LoadKernel(SelectWideSums(dtype))) return error;
   }
-  return forward ? cudaSuccess : LoadKernel(GroupSumsKernel</*kSpans=*/true>);
+  return cudaSuccess;
 }
 
 }  // namespace fuseboard::modulated_rms_norm

@@ -42,12 +42,13 @@ struct WideBackwardArgs {
   bool round_normed;  // n, for dweight, to the dtype of x.
 };
 
-// The partial sums of example e from cluster c are in row c + e: [clusters + examples - 1, hidden].
+// Of a cluster's first example and of its last, unless all their rows are the cluster's, the sums of
+// dy * n and of dy are in rows 2 c and 2 c + 1 of weight_partials and bias_partials.
 struct WideModulatedBackwardArgs : WideBackwardArgs {
   WideExamples examples;
-  void* dscale;  // [examples, hidden], of the dtype of x; or NULL.
-  void* dshift;  // Likewise.
-  bool all_partials;  // weight_partials of whole examples, too.
+  void* dscale;             // [examples, hidden], of the dtype of x; or NULL.
+  void* dshift;             // Likewise.
+  float* dweight_partials;  // [clusters, hidden]; or NULL.
 };
 
 template <bool kModulate>
@@ -155,18 +156,18 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter || kModulate, kPiece
                                  sums[i / kOf][i % kOf]);
     }
   };
-  // Of the example at its end, or at that of the cluster's rows: its sums, times offset + weight
-  // if it is to be so, which then begin anew.
-  const auto leave = [&](float* partials, void* whole, bool all, const void* factor, int thread,
-                         auto& sums) {
+  // At an example's end, or that of the cluster's rows: its sums, which then begin anew.
+  const auto leave = [&](float* partials, void* whole, const void* factor, int thread, auto& sums) {
     if constexpr (kModulate) {
-      const int64_t index = span.example + example.number;
-      const bool is_whole = whole != nullptr && example.IsWhole(args.examples, span);
-      if (is_whole) {
-        StoreWhole<X, kStep>(whole, index * args.hidden + column, factor, column, args.offset,
-                             cut.slot_packs, slice, thread, sums);
+      if (example.IsWhole(args.examples, span)) {
+        if (whole != nullptr) {
+          const int64_t at = (span.example + example.number) * args.hidden + column;
+          StoreWhole<X, kStep>(whole, at, factor, column, args.offset, cut.slot_packs, slice, thread,
+                               sums);
+        }
+      } else {
+        store(partials, 2 * group + (example.number > 0 ? 1 : 0), thread, kStep, sums);
       }
-      if (!is_whole || all) store(partials, group + index, thread, kStep, sums);
 #pragma unroll
       for (auto& of_piece : sums) {
 #pragma unroll
@@ -181,8 +182,7 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter || kModulate, kPiece
   [[maybe_unused]] float dbias[kSecondSum ? kPieces : 1][kSumPacks][kLanes] = {};
   const auto leave_shift = [&] {
     if constexpr (kModulate) {
-      leave(args.bias_partials, args.dshift, false, nullptr,
-            static_cast<int>(threadIdx.x) - kStep, dbias);
+      leave(args.bias_partials, args.dshift, nullptr, static_cast<int>(threadIdx.x) - kStep, dbias);
     }
   };
   float mean = 0.0f;
@@ -244,8 +244,13 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter || kModulate, kPiece
   float dweight[kPieces][kPacks][kLanes] = {};
   const auto leave_scale = [&] {
     if constexpr (kModulate) {
-      leave(args.weight_partials, args.dscale, args.all_partials, args.weight,
-            static_cast<int>(threadIdx.x), dweight);
+      const int thread = static_cast<int>(threadIdx.x);
+      if (args.dweight_partials != nullptr) {
+        AddScaled<X, kStep>(args.dweight_partials + group * args.hidden + column,
+                            example.number == 0, args.examples, span.example + example.number,
+                            column, cut.slot_packs, slice, thread, dweight);
+      }
+      leave(args.weight_partials, args.dscale, args.weight, thread, dweight);
     }
   };
   const auto write = [&](const WideTurn& at, int piece, float4 known) {

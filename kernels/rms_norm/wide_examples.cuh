@@ -1,7 +1,7 @@
 // The rows of modulated_rms_norm for the kernels for wide rows: those of examples one after the
 // other, whose columns are multiplied with (1 + scale) * (offset + weight), a row of scale per
-// example. A cluster takes rows that follow one another, so that what it keeps of an example serves
-// many of them; the factors are kept in f32, which takes no arithmetic per row.
+// example. What a cluster keeps of an example serves many rows: those of the backward follow one
+// another, so that few sums are left. The factors are kept in f32, which takes no arithmetic per row.
 
 #ifndef KERNELS_RMS_NORM_WIDE_EXAMPLES_CUH_
 #define KERNELS_RMS_NORM_WIDE_EXAMPLES_CUH_
@@ -17,6 +17,7 @@ struct WideExamples {
   int32_t rows;          // Of each example.
   int32_t cluster_rows;  // Of each cluster; the first `rest` have one more.
   int32_t rest;
+  int32_t step;  // From a cluster's row to its next: 1, or the number of clusters.
 };
 
 // The rows of a cluster, and the example of the first of them.
@@ -161,6 +162,28 @@ __device__ __forceinline__ void StoreWhole(void* base, int64_t at, const void* w
       for (int j = 0; j < kLanes; ++j) v[j] *= offset + w[j];
     }
     StoreFloats<X, kLanes>(static_cast<X*>(base) + at + from, v);
+  }
+}
+
+// Adds what an example has added up to, times 1 + scale, to what the same thread has left at `to`,
+// unless it is the first.
+template <typename X, int kStep, int kPieces, int kPacks, int kLanes>
+__device__ __forceinline__ void AddScaled(float* to, bool is_first, const WideExamples& of,
+                                          int64_t example, int column, int slot_packs,
+                                          const WideSlice& slice, int first,
+                                          const float (&sums)[kPieces][kPacks][kLanes]) {
+  const X* scale = static_cast<const X*>(of.scale) + example * of.scale_stride + column;
+#pragma unroll
+  for (int i = 0; i < kPieces * kPacks; ++i) {
+    const int pack = i % kPacks * kStep + first;
+    if (pack >= slice.PacksOf(i / kPacks)) continue;
+    const int from = (i / kPacks * slot_packs + pack) * kLanes;
+    float v[kLanes] = {}, s[kLanes];
+    if (!is_first) LoadFloats<float, kLanes>(to + from, v);
+    LoadFloats<X, kLanes>(scale + from, s);
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) v[j] += (1.0f + s[j]) * sums[i / kPacks][i % kPacks][j];
+    StoreFloats<float, kLanes>(to + from, v);
   }
 }
 

@@ -123,18 +123,25 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
   };
 
   const int64_t group = blockIdx.x / ClusterSize();
+  [[maybe_unused]] int32_t first_row = 0;
+  [[maybe_unused]] int64_t end_row = args.rows;
+  if constexpr (kModulate) {
+    const WideSpan span = WideSpan::Of(args.examples, static_cast<int32_t>(group));
+    first_row = args.examples.step == 1 ? span.begin : static_cast<int32_t>(group);
+    if (args.examples.step == 1) end_row = span.begin + span.rows;
+  }
   // kModulate: `weight` are factors and `bias` the shift of an example, of which each writer keeps
   // what it reads.
-  __shared__ WideSpan span;
-  WideExample at_example;
-  const auto keep_example = [&](int64_t example) {
+  int32_t example = 0;
+  int32_t next_example = 0;  // Its first row.
+  const auto keep_example = [&] {
     if constexpr (kModulate) {
       const int first = static_cast<int>(threadIdx.x);
 #pragma unroll 1
       for (int piece = 0; piece < kPieces; ++piece) {
         const int at = piece * cut.slot_packs;
         const int packs = slice.PacksOf(piece);
-        KeepPacks<X, kPacks, kStep>(bias + at, args.shift, example * args.shift_stride,
+        KeepPacks<X, kPacks, kStep>(bias + at, args.shift, int64_t{example} * args.shift_stride,
                                     column + at * kLanes, first, packs);
         KeepFactors<X, kStep, kPacks>(weight + at, cut.kept_packs, args, example,
                                       column + at * kLanes, first, packs);
@@ -143,10 +150,9 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
   };
   const auto start = [&] {
     if constexpr (kModulate) {
-      const WideSpan own = WideSpan::Of(args.examples, static_cast<int32_t>(group));
-      if (threadIdx.x == 0) span = own;
-      at_example.Start(args.examples, own);
-      if (threadIdx.x < kStep) keep_example(own.example);
+      example = first_row / args.examples.rows;
+      next_example = (example + 1) * args.examples.rows;
+      if (threadIdx.x < kStep) keep_example();
     } else {
       KeepSlice(weight, args.weight, slice, cut.kept_packs, kOneWord<X>);
       if constexpr (kCenter) KeepSlice(bias, args.bias, slice, cut.kept_packs, 0);
@@ -250,9 +256,12 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
   const auto write = [&](const WideTurn& at, int piece, float4 known) {
     const auto [rstd, base, shift, none] = known;
     if constexpr (kModulate) {
-      if (piece == 0 && at_example.IsNext(at)) {
-        at_example.GoOn(args.examples);
-        keep_example(span.example + at_example.number);
+      if (piece == 0 && at.row >= next_example) {
+        do {
+          ++example;
+          next_example += args.examples.rows;
+        } while (at.row >= next_example);
+        keep_example();
       }
     }
     const uint4* slot = slot_of(at.slot) + threadIdx.x;
@@ -309,11 +318,10 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     }
   };
   if constexpr (kModulate) {
-    WideCut one_by_one = cut;
-    one_by_one.groups = 1;
-    const WideSpan own = WideSpan::Of(args.examples, static_cast<int32_t>(group));
-    RunWide<kPieces, kValues>(&shared, one_by_one, own.begin + own.rows, own.begin, load, start,
-                              sum, gather, write, [] {}, [] {});
+    WideCut walk = cut;
+    walk.groups = args.examples.step;
+    RunWide<kPieces, kValues>(
+        &shared, walk, end_row, first_row, load, start, sum, gather, write, [] {}, [] {});
   } else {
     RunWide<kPieces, kValues>(
         &shared, cut, args.rows, group, load, start, sum, gather, write, [] {}, [] {});

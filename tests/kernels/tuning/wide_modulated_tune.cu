@@ -2,10 +2,10 @@
 // and otherwise, as shares of the copy rate of the same run by 4 and 6 bytes per element of x; and
 // compares what they compute with sums in f64.
 //
-//   wide_modulated_tune [check|time|few|race]
+//   wide_modulated_tune [check|time|few|once|race]
 //
-// few: with few rows to an example. race runs what compute-sanitizer's racecheck can follow in
-// seconds. These two only if named.
+// Only if named: few, with few rows to an example; once, what a profiler is to look at; race, what
+// compute-sanitizer's racecheck can follow.
 
 #include <algorithm>
 #include <cmath>
@@ -43,13 +43,18 @@ struct Shape {
   int64_t rows() const { return examples * example_rows; }
 };
 
-int Launch(const Bench& b, bool forward, const Policy& policy, Shape s, bool weight, int turn) {
+// The forward gives clusters every n-th row from this many rows of an example to a cluster on.
+constexpr int64_t kAlways = 0, kNever = int64_t{1} << 30;
+
+int Launch(const Bench& b, bool forward, const Policy& policy, Shape s, bool weight, int turn,
+           int64_t rows_to_stride = modulated::kWideRowsToStride) {
   const auto at = [&](const tuning::Rotating& of, int64_t rows) {
     return of.Matrix(rows, s.hidden, FB_BF16, turn).data;
   };
-  const rms_norm::WideExamples examples = {.scale = at(b.scale, s.examples),
-                                           .scale_stride = s.hidden,
-                                           .rows = static_cast<int32_t>(s.example_rows)};
+  rms_norm::WideExamples examples = {};
+  examples.scale = at(b.scale, s.examples);
+  examples.scale_stride = s.hidden;
+  examples.rows = static_cast<int32_t>(s.example_rows);
   if (forward) {
     modulated::WideModulatedForwardArgs args = {};
     args.x = at(b.x, s.rows());
@@ -62,9 +67,9 @@ int Launch(const Bench& b, bool forward, const Policy& policy, Shape s, bool wei
     args.round_normed = true;
     args.examples = examples;
     args.shift = at(b.shift, s.examples);
-    return modulated::LaunchWideForward(b.call, FB_BF16, policy, args);
+    return modulated::LaunchWideForward(b.call, FB_BF16, policy, args, rows_to_stride);
   }
-  const int64_t sums = modulated::WideSums(b.call, policy, s.rows(), s.examples);
+  const int64_t sums = modulated::WideClusters(b.call, policy, s.rows()) * s.hidden;
   modulated::WideModulatedBackwardArgs args = {};
   args.dy = at(b.dy, s.rows());
   args.x = at(b.x, s.rows());
@@ -72,29 +77,16 @@ int Launch(const Bench& b, bool forward, const Policy& policy, Shape s, bool wei
   args.rstd = Floats(b.rstd);
   args.dx = at(b.y, s.rows());
   args.weight_partials = Floats(b.partials);
-  args.bias_partials = Floats(b.partials) + sums * s.hidden;
+  args.bias_partials = Floats(b.partials) + 2 * sums;
+  args.dweight_partials = weight ? Floats(b.partials) + 4 * sums : nullptr;
   args.dy_stride = args.x_stride = args.dx_stride = args.hidden = s.hidden;
   args.rows = s.rows();
   args.round_normed = true;
   args.examples = examples;
   args.dscale = at(b.dscale, s.examples);
   args.dshift = at(b.dshift, s.examples);
-  args.all_partials = weight;
-  modulated::BackwardArgs of_sums = {};
-  of_sums.weight = args.weight;
-  of_sums.scale = examples.scale;
-  of_sums.dscale = {args.dscale, FB_BF16};
-  of_sums.dshift = {args.dshift, FB_BF16};
-  of_sums.dweight = {weight ? b.dweight.base() : nullptr, FB_BF16};
-  of_sums.dy_normed_sums = args.weight_partials;
-  of_sums.dy_sums = args.bias_partials;
-  of_sums.scale_stride = s.hidden;
-  of_sums.weight_dtype = of_sums.scale_dtype = FB_BF16;
-  of_sums.groups = s.examples;
-  of_sums.group_rows = s.example_rows;
-  of_sums.norm.hidden = s.hidden;
-  of_sums.norm.rows = s.rows();
-  return modulated::LaunchWideBackward(b.call, FB_BF16, policy, args, of_sums);
+  return modulated::LaunchWideBackward(b.call, FB_BF16, policy, args,
+                                       weight ? b.dweight.base() : nullptr);
 }
 
 rms_norm::WideForm FormOf(bool forward, int64_t hidden) {
@@ -106,9 +98,10 @@ Policy PolicyOf(const Bench& b, bool forward, int64_t hidden) {
 }
 
 void Time(const Bench& b, bool forward, const Policy& policy, Shape s, bool weight,
-          const char* note) {
+          const char* note, int64_t rows_to_stride = modulated::kWideRowsToStride) {
   const double us = tuning::MedianUs(
-      [&](int turn) { return Launch(b, forward, policy, s, weight, turn); }, /*repeats=*/12);
+      [&](int turn) { return Launch(b, forward, policy, s, weight, turn, rows_to_stride); },
+      /*repeats=*/12);
   const auto bytes = static_cast<double>(s.rows() * s.hidden) * (forward ? 4 : 6);
   std::printf("%s %3lld x %4lld x %-6lld w %d blocks %2d pieces %d slots %d | %7.1f us %5.1f %%%s\n",
               forward ? "forward " : "backward", static_cast<long long>(s.examples),
@@ -137,13 +130,17 @@ void TimeOthers(const Bench& b, bool forward, Shape s) {
   }
 }
 
+constexpr Shape kShapes[] = {{16, 1024, 12288}, {16, 1024, 16384}, {16, 512, 32768},
+                             {16, 256, 65536},  {16, 128, 131072}, {16, 64, 262144},
+                             {16, 16, 262144},  {64, 16, 65536}};
+
 void TimeAll(const Bench& b) {
-  const Shape shapes[] = {{16, 1024, 12288}, {16, 1024, 16384}, {16, 512, 32768}, {16, 256, 65536},
-                          {16, 128, 131072}, {16, 64, 262144},  {16, 16, 262144}, {64, 16, 65536}};
   for (const bool forward : {true, false}) {
-    for (const Shape& s : shapes) {
+    for (const Shape& s : kShapes) {
       const Policy policy = PolicyOf(b, forward, s.hidden);
       for (const bool weight : {true, false}) Time(b, forward, policy, s, weight, "  <- policy");
+      if (forward) Time(b, forward, policy, s, true, "  one by one", kNever);
+      if (forward) Time(b, forward, policy, s, true, "  every n-th", kAlways);
       TimeOthers(b, forward, s);
     }
   }
@@ -162,6 +159,7 @@ void TimeFew(const Bench& b) {
 
 void CheckOne(const Bench& b, bool forward, Shape s, bool weight) {
   const Policy policy = PolicyOf(b, forward, s.hidden);
+  const int64_t rows_to_stride = s.examples % 2 == 0 ? kNever : kAlways;
   const int64_t count = s.rows() * s.hidden;
   tuning::FillBf16(Of(b.x), count, 0.0f, 1.0f, 1);
   tuning::FillBf16(Of(b.dy), count, 0.0f, 1.0f, 2);
@@ -190,7 +188,7 @@ void CheckOne(const Bench& b, bool forward, Shape s, bool weight) {
     Check(cudaMemset(b.dscale.base(), 0xff, of_examples));
     Check(cudaMemset(b.dshift.base(), 0xff, of_examples));
     Check(cudaMemset(b.partials.base(), 0xff, size_t{2048} * kMi));
-    Check(Launch(b, forward, policy, s, weight, 0));
+    Check(Launch(b, forward, policy, s, weight, 0, rows_to_stride));
     apart = std::max(apart, reference.Apart(out));
     of_run = tuning::BitsOf(b.y.base(), count * 2);
     if (forward) continue;
@@ -229,6 +227,16 @@ void Race(Bench b) {
   }
 }
 
+// What a profiler is to look at.
+void Once(const Bench& b) {
+  for (const Shape& s : kShapes) {
+    for (const bool weight : {true, false}) {
+      Check(Launch(b, false, PolicyOf(b, false, s.hidden), s, weight, 0));
+    }
+  }
+  Check(cudaDeviceSynchronize());
+}
+
 int Main(int argc, char** argv) {
   const Bench b;
   const auto named = [&](const char* word) {
@@ -242,6 +250,7 @@ int Main(int argc, char** argv) {
   }
   if (named("time") || argc == 1) TimeAll(b);
   if (named("few")) TimeFew(b);
+  if (named("once")) Once(b);
   return EXIT_SUCCESS;
 }
 
