@@ -93,14 +93,12 @@ Policy SelectWide(const FbCall& call, const BackwardCall& b) {
   };
   const bool same =
       alike(b.dy) && alike(b.weight) && alike(b.scale) && alike(b.dscale) && alike(b.dshift);
-  const bool dweight =
-      IsAbsent(b.dweight) || reinterpret_cast<uintptr_t>(b.dweight.data) % 16 == 0;
-  if (!same || !dweight || IsAbsent(b.dx) || b.norm.rows == 0 || b.norm.rows > rms_norm::kMaxGroups ||
-      !InPacks(b)) {
+  const bool dweight = IsAbsent(b.dweight) || reinterpret_cast<uintptr_t>(b.dweight.data) % 16 == 0;
+  if (!same || !dweight || IsAbsent(b.dx) || b.norm.rows == 0 ||
+      b.norm.rows > rms_norm::kMaxGroups || !InPacks(b)) {
     return {};
   }
-  return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x),
-                            b.group_rows);
+  return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x), b.group_rows);
 }
 
 // Fills in the policy, the kernel and the slices.

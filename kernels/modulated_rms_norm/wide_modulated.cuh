@@ -42,9 +42,8 @@ inline LaunchShape WideForwardShape(const FbCall& call, const rms_norm::Policy& 
 inline LaunchShape WideBackwardShape(const FbCall& call, const rms_norm::Policy& policy,
                                      int32_t dtype, int64_t rows, int64_t row_packs) {
   const rms_norm::WideForm form = WideBackwardForm(dtype == FB_F32 ? 4 : 2, row_packs);
-  const int threads = policy.packs == 1
-                          ? rms_norm::WideBackwardRoles<true, 1>::kThreads
-                          : rms_norm::WideBackwardRoles<true, kWidePieces>::kThreads;
+  const int threads = policy.packs == 1 ? rms_norm::WideBackwardRoles<true, 1>::kThreads
+                                        : rms_norm::WideBackwardRoles<true, kWidePieces>::kThreads;
   return rms_norm::WideShape(call, policy, rows, threads,
                              rms_norm::WideSharedBytes(policy, row_packs, form));
 }
@@ -66,8 +65,7 @@ inline void CutIntoSpans(rms_norm::WideExamples* examples, int64_t rows, int32_t
 
 // `args` without inverse_hidden and what the cut says of the examples.
 inline cudaError_t LaunchWideForward(const FbCall& call, int32_t dtype,
-                                     const rms_norm::Policy& policy,
-                                     WideModulatedForwardArgs args,
+                                     const rms_norm::Policy& policy, WideModulatedForwardArgs args,
                                      int64_t rows_to_stride = kWideRowsToStride) {
   args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   const int64_t row_packs = rms_norm::WideRowPacks(dtype, args.hidden);
@@ -135,9 +133,8 @@ inline bool RunsWideBackward(const FbCall& call, int32_t dtype, int64_t hidden,
 inline cudaError_t LoadWideKernels(bool forward) {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const int pieces : {1, 2}) {
-      const cudaError_t error = forward
-                                    ? LoadKernel(SelectWideForwardKernel(dtype, pieces), true)
-                                    : LoadKernel(SelectWideBackwardKernel(dtype, pieces), true);
+      const cudaError_t error = forward ? LoadKernel(SelectWideForwardKernel(dtype, pieces), true)
+                                        : LoadKernel(SelectWideBackwardKernel(dtype, pieces), true);
       if (error != cudaSuccess) return error;
     }
     if (forward) continue;

@@ -1,5 +1,5 @@
-// The end of modulated_rms_norm's backward over wide rows: the sums of examples whose rows more than
-// one cluster had, and those of clusters for dweight.
+// The end of modulated_rms_norm's backward over wide rows: the sums of examples whose rows more
+// than one cluster had, and those of clusters for dweight.
 //
 // Determinism: the clusters' sums are added in order, in f32.
 
@@ -60,9 +60,8 @@ template <typename X>
 __global__ void __launch_bounds__(kWideSumThreads)
     WideSumsKernel(const __grid_constant__ WideSumsArgs args) {
   const int item = static_cast<int>(blockIdx.x) / args.column_blocks;
-  const int column =
-      (static_cast<int>(blockIdx.x) - item * args.column_blocks) * kWideSumColumns +
-      static_cast<int>(threadIdx.x) * 4;
+  const int column = (static_cast<int>(blockIdx.x) - item * args.column_blocks) * kWideSumColumns +
+                     static_cast<int>(threadIdx.x) * 4;
   WaitForPredecessor();
   if (column >= args.hidden) return;
   const int cluster = item + 1;
@@ -101,9 +100,8 @@ __global__ void __launch_bounds__(kWideSumThreads)
 using WideSums = void (*)(WideSumsArgs);
 
 inline WideSums SelectWideSums(int32_t dtype) {
-  return DispatchFloat(dtype, [](auto tag) -> WideSums {
-    return WideSumsKernel<typename decltype(tag)::type>;
-  });
+  return DispatchFloat(
+      dtype, [](auto tag) -> WideSums { return WideSumsKernel<typename decltype(tag)::type>; });
 }
 
 // Enqueues it after a kernel that allows an early launch. `args` without column_blocks.

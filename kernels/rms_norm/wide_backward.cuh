@@ -1,7 +1,7 @@
 // The backward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd: x is the
-// sum, whose other gradient is added to dx), layer_norm (kCenter) and modulated_rms_norm (kModulate).
-// See wide_ring.cuh and wide_examples.cuh. With n = (x - mean) * rstd and g = dy * (offset +
-// weight), mean and its term only with kCenter:
+// sum, whose other gradient is added to dx), layer_norm (kCenter) and modulated_rms_norm
+// (kModulate). See wide_ring.cuh and wide_examples.cuh. With n = (x - mean) * rstd and g = dy *
+// (offset + weight), mean and its term only with kCenter:
 //   dx = rstd * (g - mean(g) - n * mean(g * n)),  dweight = sum over rows of dy * n,
 //   dbias = sum over rows of dy
 // With kModulate g is dy * (1 + scale) * (offset + weight), and both sums are over the rows of an
@@ -42,8 +42,8 @@ struct WideBackwardArgs {
   bool round_normed;  // n, for dweight, to the dtype of x.
 };
 
-// Of a cluster's first example and of its last, unless all their rows are the cluster's, the sums of
-// dy * n and of dy are in rows 2 c and 2 c + 1 of weight_partials and bias_partials.
+// Of a cluster's first example and of its last, unless all their rows are the cluster's, the sums
+// of dy * n and of dy are in rows 2 c and 2 c + 1 of weight_partials and bias_partials.
 struct WideModulatedBackwardArgs : WideBackwardArgs {
   WideExamples examples;
   void* dscale;             // [examples, hidden], of the dtype of x; or NULL.
@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter || kModulate, kPiece
   };
   const auto keep_example = [&](int64_t index, int piece) {
     if constexpr (kModulate) {
-      KeepFactors<X, kSumStep, kPieces == 1 ? 4 : 2>(factors() + piece * cut.slot_packs, cut.kept_packs, args,
-                                          index, column + piece * cut.slot_packs * kLanes,
-                                          static_cast<int>(threadIdx.x) - kStep,
-                                          slice.PacksOf(piece));
+      KeepFactors<X, kSumStep, kPieces == 1 ? 4 : 2>(
+          factors() + piece * cut.slot_packs, cut.kept_packs, args, index,
+          column + piece * cut.slot_packs * kLanes, static_cast<int>(threadIdx.x) - kStep,
+          slice.PacksOf(piece));
     }
   };
   const auto start = [&] {
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(WideBackwardRoles<kCenter || kModulate, kPiece
       if (example.IsWhole(args.examples, span)) {
         if (whole != nullptr) {
           const int64_t at = (span.example + example.number) * args.hidden + column;
-          StoreWhole<X, kStep>(whole, at, factor, column, args.offset, cut.slot_packs, slice, thread,
-                               sums);
+          StoreWhole<X, kStep>(whole, at, factor, column, args.offset, cut.slot_packs, slice,
+                               thread, sums);
         }
       } else {
         store(partials, 2 * group + (example.number > 0 ? 1 : 0), thread, kStep, sums);

@@ -1,7 +1,8 @@
 // The rows of modulated_rms_norm for the kernels for wide rows: those of examples one after the
 // other, whose columns are multiplied with (1 + scale) * (offset + weight), a row of scale per
 // example. What a cluster keeps of an example serves many rows: those of the backward follow one
-// another, so that few sums are left. The factors are kept in f32, which takes no arithmetic per row.
+// another, so that few sums are left. The factors are kept in f32, which takes no arithmetic per
+// row.
 
 #ifndef KERNELS_RMS_NORM_WIDE_EXAMPLES_CUH_
 #define KERNELS_RMS_NORM_WIDE_EXAMPLES_CUH_

@@ -2,8 +2,8 @@
 // (kCenter) and modulated_rms_norm (kModulate). See wide_ring.cuh and wide_examples.cuh.
 //
 // Traffic: x read once, y written once; weight and bias, or what an example is multiplied with and
-// its shift, stay in shared memory. Determinism: the
-// order of a row's sums is fixed by the cut. No atomics.
+// its shift, stay in shared memory. Determinism: the order of a row's sums is fixed by the cut. No
+// atomics.
 
 #ifndef KERNELS_RMS_NORM_WIDE_FORWARD_CUH_
 #define KERNELS_RMS_NORM_WIDE_FORWARD_CUH_
@@ -43,8 +43,7 @@ struct WideModulatedForwardArgs : WideForwardArgs {
 };
 
 template <bool kModulate>
-using WideForwardArgsOf =
-    std::conditional_t<kModulate, WideModulatedForwardArgs, WideForwardArgs>;
+using WideForwardArgsOf = std::conditional_t<kModulate, WideModulatedForwardArgs, WideForwardArgs>;
 
 // Where the mean, squared, is more than this many variances, both from a reference, E[d^2] - E[d]^2
 // costs more than two bits: sums are taken again, from the mean.
@@ -130,8 +129,8 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     first_row = args.examples.step == 1 ? span.begin : static_cast<int32_t>(group);
     if (args.examples.step == 1) end_row = span.begin + span.rows;
   }
-  // kModulate: `weight` are factors and `bias` the shift of an example, of which each writer keeps
-  // what it reads.
+  // kModulate: at `weight` are the factors and at `bias` the shift of an example, of which each
+  // writer keeps what it reads.
   int32_t example = 0;
   int32_t next_example = 0;  // Its first row.
   const auto keep_example = [&] {

@@ -121,9 +121,9 @@ TEST_P(ModulatedRmsNormTest, GradientsAgreeWithDouble) {
   }
 }
 
-// On an H200 7 clusters of 16 blocks, whose slices are one piece or two, to 66 of 2: examples of one
-// cluster and of several, clusters with examples and parts of them; examples of so few rows that the
-// other kernels take them. On a CPU a row is a row.
+// On an H200 7 clusters of 16 blocks, whose slices are one piece or two, to 66 of 2: examples of
+// one cluster and of several, clusters with examples and parts of them; examples of so few rows
+// that the other kernels take them. On a CPU a row is a row.
 TEST_P(ModulatedRmsNormTest, WideRowsAgreeWithDouble) {
   const int64_t factor = GetParam() == FB_CUDA ? 9 : 1;
   for (const Shape& shape : {Shape{64 * factor, 8200, factor},

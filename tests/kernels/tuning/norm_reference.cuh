@@ -110,7 +110,9 @@ static __global__ void RowReferenceKernel(const __grid_constant__ NormProblem p,
     return d * d;
   });
   const double rstd = 1.0 / sqrt(square + 1e-5);
-  const auto g = [&](int64_t at, int64_t i) { return ValueAt(p.dy, at) * FactorAt(p, blockIdx.x, i); };
+  const auto g = [&](int64_t at, int64_t i) {
+    return ValueAt(p.dy, at) * FactorAt(p, blockIdx.x, i);
+  };
   const double mean_g = p.forward || !p.center ? 0.0 : total(g);
   const double mean_gn = p.forward ? 0.0 : total([&](int64_t at, int64_t i) {
     return g(at, i) * (InputAt(p, at) - mean) * rstd;

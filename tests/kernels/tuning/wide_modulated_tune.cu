@@ -103,11 +103,12 @@ void Time(const Bench& b, bool forward, const Policy& policy, Shape s, bool weig
       [&](int turn) { return Launch(b, forward, policy, s, weight, turn, rows_to_stride); },
       /*repeats=*/12);
   const auto bytes = static_cast<double>(s.rows() * s.hidden) * (forward ? 4 : 6);
-  std::printf("%s %3lld x %4lld x %-6lld w %d blocks %2d pieces %d slots %d | %7.1f us %5.1f %%%s\n",
-              forward ? "forward " : "backward", static_cast<long long>(s.examples),
-              static_cast<long long>(s.example_rows), static_cast<long long>(s.hidden), weight,
-              policy.cluster, policy.packs, policy.stages, us,
-              us > 0.0 ? 100.0 * bytes / us / b.copy_rate : 0.0, note);
+  std::printf(
+      "%s %3lld x %4lld x %-6lld w %d blocks %2d pieces %d slots %d | %7.1f us %5.1f %%%s\n",
+      forward ? "forward " : "backward", static_cast<long long>(s.examples),
+      static_cast<long long>(s.example_rows), static_cast<long long>(s.hidden), weight,
+      policy.cluster, policy.packs, policy.stages, us,
+      us > 0.0 ? 100.0 * bytes / us / b.copy_rate : 0.0, note);
 }
 
 void TimeOthers(const Bench& b, bool forward, Shape s) {
@@ -177,7 +178,7 @@ void CheckOne(const Bench& b, bool forward, Shape s, bool weight) {
   problem.scale = Of(b.scale);
   problem.shift = Of(b.shift);
   problem.example_rows = s.example_rows;
-  const tuning::NormOutputs out = {Of(b.y), nullptr,       Of(b.dweight),
+  const tuning::NormOutputs out = {Of(b.y), nullptr,      Of(b.dweight),
                                    nullptr, Of(b.dscale), Of(b.dshift)};
   const tuning::NormReference reference(problem, Floats(b.dweight), Floats(b.rstd));
   uint64_t bits[2] = {};
@@ -205,8 +206,8 @@ void CheckOne(const Bench& b, bool forward, Shape s, bool weight) {
 
 void CheckAll(const Bench& b) {
   // Examples of one cluster and of several, clusters with parts of several; few rows in all.
-  const Shape shapes[] = {{7, 1, 8200},   {5, 3, 16392},   {41, 3, 20480}, {3, 64, 16384},
-                          {1, 131, 8200}, {9, 16, 65536},  {40, 1, 40008}, {2, 64, 131072},
+  const Shape shapes[] = {{7, 1, 8200},   {5, 3, 16392},   {41, 3, 20480},  {3, 64, 16384},
+                          {1, 131, 8200}, {9, 16, 65536},  {40, 1, 40008},  {2, 64, 131072},
                           {3, 3, 131080}, {11, 5, 262144}, {1, 40, 200008}, {30, 1, 262144}};
   for (const bool forward : {true, false}) {
     for (const Shape& s : shapes) {
