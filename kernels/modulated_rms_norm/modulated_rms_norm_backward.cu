@@ -98,7 +98,7 @@ Policy SelectWide(const FbCall& call, const BackwardCall& b) {
       b.norm.rows > rms_norm::kMaxGroups || !InPacks(b)) {
     return {};
   }
-  return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x), b.group_rows);
+  return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x));
 }
 
 // Fills in the policy, the kernel and the slices.

@@ -59,7 +59,9 @@ int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
     const int64_t group_rows = f.norm.rows / f.scale->shape[0];
     const rms_norm::Policy wide = SelectWideForward(call->sm, row_packs, BytesOf(f), group_rows);
     if (wide.packs != 0 && RunsWideForward(*call, f.x.dtype, f.norm.hidden, wide)) {
-      return LaunchWideForward(*call, f.x.dtype, wide, WideArgsOf(f));
+      const int64_t clusters = WideClusters(*call, wide, f.norm.rows);
+      return LaunchWideForward(*call, f.x.dtype, wide, WideArgsOf(f),
+                               InStrides(clusters, group_rows));
     }
     form = SelectRowsForm(row_packs, group_rows);
   }

@@ -66,23 +66,22 @@ inline void CutIntoSpans(rms_norm::WideExamples* examples, int64_t rows, int32_t
 // `args` without inverse_hidden and what the cut says of the examples.
 inline cudaError_t LaunchWideForward(const FbCall& call, int32_t dtype,
                                      const rms_norm::Policy& policy, WideModulatedForwardArgs args,
-                                     int64_t rows_to_stride = kWideRowsToStride) {
+                                     bool in_strides) {
   args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
   const int64_t row_packs = rms_norm::WideRowPacks(dtype, args.hidden);
   const LaunchShape shape = WideForwardShape(call, policy, dtype, args.rows, row_packs);
   const rms_norm::WideCut cut =
       WideCutOf(policy, shape, row_packs, WideForwardForm(dtype == FB_F32 ? 4 : 2));
-  CutIntoSpans(&args.examples, args.rows, cut.groups,
-               args.examples.rows >= rows_to_stride * cut.groups);
+  CutIntoSpans(&args.examples, args.rows, cut.groups, in_strides);
   return LaunchKernel(SelectWideForwardKernel(dtype, policy.packs), shape, args, cut);
 }
 
-// Rows of f32 in the workspace for the clusters' sums of dy * n or dy, and for dweight.
+// Clusters that share the rows.
 inline int64_t WideClusters(const FbCall& call, const rms_norm::Policy& policy, int64_t rows) {
   return rms_norm::BackwardBlocks(policy, rows, call.sm_count) / policy.cluster;
 }
 
-// Likewise, and what adds up the clusters' sums: `sums` without the cut.
+// Likewise, and what adds up the clusters' sums.
 inline cudaError_t LaunchWideBackward(const FbCall& call, int32_t dtype,
                                       const rms_norm::Policy& policy,
                                       WideModulatedBackwardArgs args, void* dweight) {

@@ -167,24 +167,39 @@ __device__ __forceinline__ void StoreWhole(void* base, int64_t at, const void* w
 }
 
 // Adds what an example has added up to, times 1 + scale, to what the same thread has left at `to`,
-// unless it is the first.
+// unless it is the first. Two packs at once: a load after a store waits for nothing else.
 template <typename X, int kStep, int kPieces, int kPacks, int kLanes>
 __device__ __forceinline__ void AddScaled(float* to, bool is_first, const WideExamples& of,
                                           int64_t example, int column, int slot_packs,
                                           const WideSlice& slice, int first,
                                           const float (&sums)[kPieces][kPacks][kLanes]) {
+  constexpr int kAll = kPieces * kPacks;
+  constexpr int kAtOnce = 2;
   const X* scale = static_cast<const X*>(of.scale) + example * of.scale_stride + column;
+  const auto pack_of = [&](int i) { return i % kPacks * kStep + first; };
+  const auto has = [&](int i) { return i < kAll && pack_of(i) < slice.PacksOf(i / kPacks); };
+  const auto from_of = [&](int i) { return (i / kPacks * slot_packs + pack_of(i)) * kLanes; };
 #pragma unroll
-  for (int i = 0; i < kPieces * kPacks; ++i) {
-    const int pack = i % kPacks * kStep + first;
-    if (pack >= slice.PacksOf(i / kPacks)) continue;
-    const int from = (i / kPacks * slot_packs + pack) * kLanes;
-    float v[kLanes] = {}, s[kLanes];
-    if (!is_first) LoadFloats<float, kLanes>(to + from, v);
-    LoadFloats<X, kLanes>(scale + from, s);
+  for (int i = 0; i < kAll; i += kAtOnce) {
+    float v[kAtOnce][kLanes] = {};
+    Lanes<X, kLanes> scales[kAtOnce] = {};
 #pragma unroll
-    for (int j = 0; j < kLanes; ++j) v[j] += (1.0f + s[j]) * sums[i / kPacks][i % kPacks][j];
-    StoreFloats<float, kLanes>(to + from, v);
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (!has(i + j)) continue;
+      if (!is_first) LoadFloats<float, kLanes>(to + from_of(i + j), v[j]);
+      scales[j] = LoadLanes<X, kLanes>(scale + from_of(i + j));
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (!has(i + j)) continue;
+      float s[kLanes];
+      Unpack<X, kLanes>(scales[j], s);
+#pragma unroll
+      for (int k = 0; k < kLanes; ++k) {
+        v[j][k] += (1.0f + s[k]) * sums[(i + j) % kAll / kPacks][(i + j) % kPacks][k];
+      }
+      StoreFloats<float, kLanes>(to + from_of(i + j), v[j]);
+    }
   }
 }
 

@@ -84,9 +84,12 @@ TEST(ModulatedRmsNormPolicyTest, WideRowsAndWhatIsKeptOfThemFitABlock) {
       }
     }
     EXPECT_EQ(SelectWideForward(90, 1024, bytes, 64).packs, 0);
-    EXPECT_EQ(SelectWideBackward(90, 32769, bytes, 64).packs, 0);
-    EXPECT_EQ(SelectWideForward(90, 8192, bytes, kWideExampleRows - 1).packs, 0);
-    EXPECT_EQ(SelectWideBackward(80, 8192, bytes, 64).packs, 0);
+    EXPECT_EQ(SelectWideBackward(90, 32769, bytes).packs, 0);
+    EXPECT_EQ(SelectWideForward(90, 8192, bytes, 1).packs, 0);
+    EXPECT_EQ(SelectWideForward(90, 2048, bytes, 8).packs, 0);  // Two rows to a block.
+    EXPECT_EQ(SelectWideForward(90, 2048, bytes, 64).cluster, 2);
+    EXPECT_EQ(SelectWideForward(90, 8192, bytes, 2).cluster, 8);
+    EXPECT_EQ(SelectWideBackward(80, 8192, bytes).packs, 0);
   }
 }
 

@@ -43,11 +43,11 @@ struct Shape {
   int64_t rows() const { return examples * example_rows; }
 };
 
-// The forward gives clusters every n-th row from this many rows of an example to a cluster on.
-constexpr int64_t kAlways = 0, kNever = int64_t{1} << 30;
+// Whether the forward gives clusters every n-th row.
+enum class Strides { kAsChosen, kAlways, kNever };
 
 int Launch(const Bench& b, bool forward, const Policy& policy, Shape s, bool weight, int turn,
-           int64_t rows_to_stride = modulated::kWideRowsToStride) {
+           Strides strides = Strides::kAsChosen) {
   const auto at = [&](const tuning::Rotating& of, int64_t rows) {
     return of.Matrix(rows, s.hidden, FB_BF16, turn).data;
   };
@@ -67,7 +67,10 @@ int Launch(const Bench& b, bool forward, const Policy& policy, Shape s, bool wei
     args.round_normed = true;
     args.examples = examples;
     args.shift = at(b.shift, s.examples);
-    return modulated::LaunchWideForward(b.call, FB_BF16, policy, args, rows_to_stride);
+    const int64_t clusters = modulated::WideClusters(b.call, policy, s.rows());
+    const bool chosen = modulated::InStrides(clusters, s.example_rows);
+    const bool in_strides = strides == Strides::kAsChosen ? chosen : strides == Strides::kAlways;
+    return modulated::LaunchWideForward(b.call, FB_BF16, policy, args, in_strides);
   }
   const int64_t sums = modulated::WideClusters(b.call, policy, s.rows()) * s.hidden;
   modulated::WideModulatedBackwardArgs args = {};
@@ -98,9 +101,9 @@ Policy PolicyOf(const Bench& b, bool forward, int64_t hidden) {
 }
 
 void Time(const Bench& b, bool forward, const Policy& policy, Shape s, bool weight,
-          const char* note, int64_t rows_to_stride = modulated::kWideRowsToStride) {
+          const char* note, Strides strides = Strides::kAsChosen) {
   const double us = tuning::MedianUs(
-      [&](int turn) { return Launch(b, forward, policy, s, weight, turn, rows_to_stride); },
+      [&](int turn) { return Launch(b, forward, policy, s, weight, turn, strides); },
       /*repeats=*/12);
   const auto bytes = static_cast<double>(s.rows() * s.hidden) * (forward ? 4 : 6);
   std::printf(
@@ -140,8 +143,8 @@ void TimeAll(const Bench& b) {
     for (const Shape& s : kShapes) {
       const Policy policy = PolicyOf(b, forward, s.hidden);
       for (const bool weight : {true, false}) Time(b, forward, policy, s, weight, "  <- policy");
-      if (forward) Time(b, forward, policy, s, true, "  one by one", kNever);
-      if (forward) Time(b, forward, policy, s, true, "  every n-th", kAlways);
+      if (forward) Time(b, forward, policy, s, true, "  one by one", Strides::kNever);
+      if (forward) Time(b, forward, policy, s, true, "  every n-th", Strides::kAlways);
       TimeOthers(b, forward, s);
     }
   }
@@ -160,7 +163,7 @@ void TimeFew(const Bench& b) {
 
 void CheckOne(const Bench& b, bool forward, Shape s, bool weight) {
   const Policy policy = PolicyOf(b, forward, s.hidden);
-  const int64_t rows_to_stride = s.examples % 2 == 0 ? kNever : kAlways;
+  const Strides strides = s.examples % 2 == 0 ? Strides::kNever : Strides::kAlways;
   const int64_t count = s.rows() * s.hidden;
   tuning::FillBf16(Of(b.x), count, 0.0f, 1.0f, 1);
   tuning::FillBf16(Of(b.dy), count, 0.0f, 1.0f, 2);
@@ -189,7 +192,7 @@ void CheckOne(const Bench& b, bool forward, Shape s, bool weight) {
     Check(cudaMemset(b.dscale.base(), 0xff, of_examples));
     Check(cudaMemset(b.dshift.base(), 0xff, of_examples));
     Check(cudaMemset(b.partials.base(), 0xff, size_t{2048} * kMi));
-    Check(Launch(b, forward, policy, s, weight, 0, rows_to_stride));
+    Check(Launch(b, forward, policy, s, weight, 0, strides));
     apart = std::max(apart, reference.Apart(out));
     of_run = tuning::BitsOf(b.y.base(), count * 2);
     if (forward) continue;
