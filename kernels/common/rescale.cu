@@ -3,60 +3,47 @@
 #include "kernels/common/dispatch.h"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/reject.h"
+#include "kernels/common/rescale.cuh"
 #include "kernels/common/rescale.h"
-#include "kernels/common/vector.cuh"
 
 namespace fuseboard {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kUnroll = 4;  // Runs of one thread that are under way at once.
-// A grid that is resident at once: with factor 1 every block only looks at the factor.
-constexpr int kBlocksPerSm = 6;  // sm_86 has room for 1,536 threads.
+using rescale::DefaultCut;
+using rescale::Plan;
 
-template <typename T, int kLanes>
-__device__ __forceinline__ void ScaleRun(T* address, const Lanes<T, kLanes>& run, float factor) {
-  float x[kLanes];
-  Unpack<T, kLanes>(run, x);
-#pragma unroll
-  for (int lane = 0; lane < kLanes; ++lane) x[lane] *= factor;
-  StoreFloats<T, kLanes>(address, x);
+template <typename T>
+rescale::Gradient<T> GradientOf(const FbTensor& tensor) {
+  constexpr int kLanes = kPackLanes<T>;
+  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.data) % 16 / sizeof(T));
+  const int64_t head = std::min<int64_t>((kLanes - past) % kLanes, tensor.shape[0]);
+  const int64_t runs = (tensor.shape[0] - head) / kLanes;
+  return {static_cast<T*>(tensor.data), runs, static_cast<int32_t>(head),
+          static_cast<int32_t>(tensor.shape[0] - runs * kLanes)};
 }
 
-// `runs` runs of kLanes elements.
-template <typename T, int kLanes>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    RescaleKernel(T* __restrict__ gradient, int64_t runs, const float* __restrict__ factor_at) {
-  const float factor = *factor_at;
-  if (factor == 1.0f) return;
-  constexpr int64_t kTile = int64_t{kThreads} * kUnroll;
-  for (int64_t tile = blockIdx.x * kTile; tile < runs; tile += gridDim.x * kTile) {
-    Lanes<T, kLanes> in[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t run = tile + u * kThreads + threadIdx.x;
-      if (run < runs) in[u] = LoadLanes<T, kLanes>(gradient + run * kLanes);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t run = tile + u * kThreads + threadIdx.x;
-      if (run < runs) ScaleRun<T, kLanes>(gradient + run * kLanes, in[u], factor);
-    }
-  }
+Plan PlanOf(const FbCall& call) {
+  const FbTensor& gradient = call.outputs[0];
+  const int64_t bytes = gradient.shape[0] * (gradient.dtype == FB_F32 ? 4 : 2);
+  return rescale::PlanOf(bytes, call.sm_count, DefaultCut());
 }
 
 template <typename T>
-cudaError_t Launch(const FbCall& call, bool packs) {
-  const FbTensor& gradient = call.outputs[0];
-  const int64_t runs = packs ? gradient.shape[0] / kPackLanes<T> : gradient.shape[0];
-  const int64_t tiles = (runs + kThreads * kUnroll - 1) / (kThreads * kUnroll);
-  const LaunchShape shape = {
-      .blocks = std::min<int64_t>(tiles, int64_t{call.sm_count} * kBlocksPerSm),
-      .threads = kThreads,
-      .stream = static_cast<cudaStream_t>(call.stream)};
-  const auto kernel = packs ? RescaleKernel<T, kPackLanes<T>> : RescaleKernel<T, 1>;
-  return LaunchKernel(kernel, shape, static_cast<T*>(gradient.data), runs,
-                      static_cast<const float*>(call.inputs[0].data));
+cudaError_t Launch(const FbCall& call, uint32_t* drawn) {
+  const rescale::Gradient<T> gradient = GradientOf<T>(call.outputs[0]);
+  const auto* factor = static_cast<const float*>(call.inputs[0].data);
+  const Plan plan = PlanOf(call);
+  const LaunchShape shape = {.blocks = plan.Grid(),
+                             .threads = DefaultCut::kThreads,
+                             .dependent = call.sm >= 90,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  if (plan.rounds > 0) {
+    return LaunchKernel(rescale::RescaleKernel<T, DefaultCut>, shape, gradient, plan, factor);
+  }
+  const cudaError_t error = cudaMemsetAsync(drawn, 0, sizeof(*drawn), shape.stream);
+  if (error != cudaSuccess) return cudaGetLastError();
+  return LaunchKernel(rescale::RescaleDrawnKernel<T, DefaultCut>, shape, gradient, plan, factor,
+                      drawn);
 }
 
 }  // namespace
@@ -71,13 +58,16 @@ const char* RejectRescaleCuda(const FbCall* call) {
   return CheckVector(*call, "gradient", gradient, gradient.shape[0], VectorStride::kOne);
 }
 
-int32_t RescaleCuda(const FbCall* call, void* /*workspace*/) {
+uint64_t RescaleWorkspaceBytes(const FbCall* call) {
+  return PlanOf(*call).rounds == 0 ? sizeof(uint32_t) : 0;
+}
+
+int32_t RescaleCuda(const FbCall* call, void* workspace) {
   const FbTensor& gradient = call->outputs[0];
   if (gradient.shape[0] == 0) return cudaSuccess;
   return DispatchFloat(gradient.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const bool aligned = reinterpret_cast<uintptr_t>(gradient.data) % 16 == 0;
-    return Launch<T>(*call, aligned && gradient.shape[0] % kPackLanes<T> == 0);
+    return Launch<T>(*call, static_cast<uint32_t*>(workspace));
   });
 }
 
@@ -85,9 +75,9 @@ int32_t LoadRescaleKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     const cudaError_t error = DispatchFloat(dtype, [](auto tag) {
       using T = typename decltype(tag)::type;
-      const cudaError_t packs = LoadKernel(RescaleKernel<T, kPackLanes<T>>);
-      const cudaError_t singles = LoadKernel(RescaleKernel<T, 1>);
-      return packs != cudaSuccess ? packs : singles;
+      const cudaError_t rounds = LoadKernel(rescale::RescaleKernel<T, DefaultCut>);
+      const cudaError_t drawn = LoadKernel(rescale::RescaleDrawnKernel<T, DefaultCut>);
+      return rounds != cudaSuccess ? rounds : drawn;
     });
     if (error != cudaSuccess) return error;
   }

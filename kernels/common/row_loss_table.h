@@ -41,7 +41,7 @@ void AddCuda(FbKernel& table, fuseboard::Launch forward, fuseboard::Launch backw
   table.entries[FB_FORWARD][FB_CUDA] = {RejectOn<kRejectForward, FB_CUDA>, ForwardWorkspaceBytes,
                                         forward};
   table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<kRejectBackward, FB_CUDA>, NoWorkspace, backward};
-  table.rescale[FB_CUDA] = {RejectRescaleCuda, NoWorkspace, RescaleCuda};
+  table.rescale[FB_CUDA] = {RejectRescaleCuda, RescaleWorkspaceBytes, RescaleCuda};
   table.inverse_divisor[FB_CUDA] = {RejectInverseDivisorCuda, NoWorkspace, InverseDivisorCuda};
   table.total[FB_CUDA] = {RejectTotalCuda, NoWorkspace, TotalCuda};
 }

@@ -38,7 +38,7 @@ FbKernel MakeTable() {
                                         ForwardCuda};
   table.entries[FB_BACKWARD][FB_CUDA] = {RejectOn<BackwardRejectReason, FB_CUDA>,
                                          BackwardWorkspaceBytes, BackwardCuda};
-  table.rescale[FB_CUDA] = {RejectRescaleCuda, NoWorkspace, RescaleCuda};
+  table.rescale[FB_CUDA] = {RejectRescaleCuda, RescaleWorkspaceBytes, RescaleCuda};
   table.inverse_divisor[FB_CUDA] = {RejectInverseDivisorCuda, NoWorkspace, InverseDivisorCuda};
   table.total[FB_CUDA] = {RejectTotalCuda, NoWorkspace, TotalCuda};
 #endif

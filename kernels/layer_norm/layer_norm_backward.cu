@@ -95,37 +95,21 @@ Plan PlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
 
 void* DataOf(const FbTensor& tensor) { return IsAbsent(tensor) ? nullptr : tensor.data; }
 
-rms_norm::WideBackwardArgs WideArgsOf(const BackwardCall& b, float* of_weight, float* of_bias) {
-  rms_norm::WideBackwardArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = DataOf(b.weight);
+rms_norm::GradientArgs GradientArgsOf(const BackwardCall& b) {
+  rms_norm::GradientArgs args = rms_norm::GradientArgsOf(b);
   args.mean = static_cast<const float*>(b.mean.data);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = b.dx.data;
-  args.weight_partials = of_weight;
-  args.bias_partials = of_bias;
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dx_stride = b.dx.stride[0];
-  args.rows = b.rows;
-  args.hidden = b.hidden;
   return args;
+}
+
+rms_norm::WideBackwardArgs WideArgsOf(const BackwardCall& b, float* of_weight, float* of_bias) {
+  return {GradientArgsOf(b), of_weight, of_bias, b.rows, b.hidden};
 }
 
 rms_norm::FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
   rms_norm::FewRowsArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = DataOf(b.weight);
-  args.mean = static_cast<const float*>(b.mean.data);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = DataOf(b.dx);
+  static_cast<rms_norm::GradientArgs&>(args) = GradientArgsOf(b);
   args.dweight = DataOf(b.dweight);
   args.dbias = DataOf(b.dbias);
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dx_stride = b.dx.stride[0];
   args.dweight_dtype = b.dweight.dtype;
   args.dbias_dtype = b.dbias.dtype;
   return args;

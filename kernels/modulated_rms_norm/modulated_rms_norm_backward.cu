@@ -3,9 +3,11 @@
 #include <utility>
 
 #include "kernels/common/launch.cuh"
+#include "kernels/common/matrix_overlap.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_backward_slices.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
+#include "kernels/modulated_rms_norm/modulated_rms_norm_few_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
 #include "kernels/modulated_rms_norm/wide_modulated.cuh"
@@ -49,6 +51,15 @@ Kernel SelectSlicesKernel(int32_t x_dtype, bool same_dy, int packs, bool cluster
     using X = typename decltype(tag)::type;
     return same_dy ? SelectSlicesKernel<X, X>(packs, cluster)
                    : SelectSlicesKernel<X, float>(packs, cluster);
+  });
+}
+
+using FewRowsKernel = void (*)(FewRowsArgs);
+
+FewRowsKernel SelectFewRowsKernel(int32_t dtype, int packs) {
+  return DispatchFloat(dtype, [&](auto tag) -> FewRowsKernel {
+    using X = typename decltype(tag)::type;
+    return packs == 2 ? FewRowsBackwardKernel<X, 2> : FewRowsBackwardKernel<X, 4>;
   });
 }
 
@@ -101,11 +112,23 @@ Policy SelectWide(const FbCall& call, const BackwardCall& b) {
   return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x));
 }
 
+// {} where the kernel for few rows is not made for the call.
+Policy FewRowsPolicyOf(const BackwardCall& b, int64_t row_packs) {
+  const int32_t dtype = b.x.dtype;
+  const bool same = b.dy.dtype == dtype && b.scale.dtype == dtype &&
+                    (IsAbsent(b.weight) || b.weight.dtype == dtype) &&
+                    (IsAbsent(b.dshift) || b.dshift.dtype == dtype);
+  const bool apart = IsAbsent(b.dx) || (AreDisjoint(b.dx, b.x) && AreDisjoint(b.dx, b.dy));
+  return same && apart ? SelectFewBackward(b.norm.rows, row_packs) : Policy{};
+}
+
 // Fills in the policy, the kernel and the slices.
 void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
   Policy& policy = plan->policy;
   if (b.norm.rows > 0 && InPacks(b)) {
     const int64_t row_packs = b.norm.hidden * BytesOf(b.x) / 16;
+    policy = FewRowsPolicyOf(b, row_packs);
+    if (policy.few_rows) return;
     policy = SelectSlicesBackward(call.sm, row_packs, BytesOf(b.x), BytesOf(b.dy));
     if (policy.packs != 0 && !IsAbsent(b.dx)) {
       plan->slices = CutSlices(call, b, policy);
@@ -138,6 +161,7 @@ WidePlan WidePlanOf(const FbCall& call, const BackwardCall& b, const Policy& pol
 Plan PlanOf(const FbCall& call, const BackwardCall& b) {
   Plan plan = {};
   SelectCut(call, b, &plan);
+  if (plan.policy.few_rows) return plan;  // No sums.
   const int rows = plan.policy.rows_per_block;
   plan.slice_count = b.groups * plan.slices.per_group;
   plan.blocks = rms_norm::BackwardBlocks(plan.policy, plan.slice_count * rows, call.sm_count);
@@ -185,16 +209,9 @@ WideModulatedBackwardArgs WideArgsOf(const BackwardCall& b, const WidePlan& plan
     return IsAbsent(tensor) ? nullptr : tensor.data;
   };
   WideModulatedBackwardArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = data_of(b.weight);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = b.dx.data;
+  static_cast<rms_norm::GradientArgs&>(args) = rms_norm::GradientArgsOf(b);
   args.weight_partials = workspace;
   args.bias_partials = workspace + plan.dscale;
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dx_stride = b.dx.stride[0];
   args.rows = b.norm.rows;
   args.hidden = b.norm.hidden;
   args.offset = b.norm.offset;
@@ -208,6 +225,26 @@ WideModulatedBackwardArgs WideArgsOf(const BackwardCall& b, const WidePlan& plan
   if (plan.dshift == 0) args.bias_partials = nullptr;
   if (plan.dweight > 0) args.dweight_partials = workspace + plan.dscale + plan.dshift;
   return args;
+}
+
+int32_t LaunchFewRows(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
+  FewRowsArgs args = {};
+  static_cast<rms_norm::GradientArgs&>(args) = rms_norm::GradientArgsOf(b);
+  args.offset = b.norm.offset;
+  args.round_normed = b.norm.round_normed;
+  args.dweight = data_of(b.dweight);
+  args.dweight_dtype = b.dweight.dtype;
+  args.scale = b.scale.data;
+  args.scale_stride = b.scale.stride[0];
+  args.dscale = data_of(b.dscale);
+  args.dshift = data_of(b.dshift);
+  LaunchShape shape = CutFewRows(b.groups, b.group_rows, b.norm.hidden, BytesOf(b.x),
+                                 kFewRowsThreads, kFewRowsBatch, &args);
+  shape.dependent = call.sm >= 90;
+  shape.stream = static_cast<cudaStream_t>(call.stream);
+  if (shape.blocks == 0) return cudaSuccess;
+  return LaunchKernel(SelectFewRowsKernel(b.x.dtype, policy.packs), shape, args);
 }
 
 int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
@@ -250,6 +287,7 @@ int32_t BackwardCuda(const FbCall* call, void* workspace) {
                               IsAbsent(b.dweight) ? nullptr : b.dweight.data);
   }
   const Plan plan = PlanOf(*call, b);
+  if (plan.policy.few_rows) return LaunchFewRows(*call, b, plan.policy);
   const BackwardArgs args = ArgsOf(b, plan, static_cast<float*>(workspace));
   if (plan.slice_count > 0) {
     if (const int32_t error = LaunchMain(*call, b, plan, args)) return error;
@@ -273,6 +311,12 @@ int32_t LoadBackwardKernels() {
             LoadKernel(SelectSlicesKernel(dtype, same_dy, packs, cluster), true);
         if (error != cudaSuccess) return error;
       }
+    }
+  }
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    for (const int packs : {2, 4}) {
+      const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype, packs));
+      if (error != cudaSuccess) return error;
     }
   }
   if (const cudaError_t error = LoadKernel(GroupSumsKernel)) return error;

@@ -3,6 +3,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/wide_modulated.cuh"
+#include "kernels/rms_norm/few_rows_forward.cuh"
 #include "kernels/rms_norm/rms_norm_forward_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
@@ -27,15 +28,43 @@ RowsKernel SelectRowsKernel(int32_t dtype, const RowsForm& form) {
   });
 }
 
-int BytesOf(const ForwardCall& f) { return f.x.dtype == FB_F32 ? 4 : 2; }
+RowsKernel SelectFewRowsKernel(int32_t dtype) {
+  return DispatchFloat(dtype, [](auto tag) -> RowsKernel {
+    using X = typename decltype(tag)::type;
+    return rms_norm::FewRowsForwardKernel<X, /*kAdd=*/false, /*kModulate=*/true, 2>;
+  });
+}
 
-// Whether the kernels for some rows to a block and for wide rows are made for the call.
-bool IsOfOneDType(const ForwardCall& f) {
+int BytesOf(const ForwardCall& f) { return f.x.dtype == FB_F32 ? 4 : 2; }
+int64_t RowPacks(const ForwardCall& f) { return f.norm.hidden * BytesOf(f) / 16; }
+
+// Rows in packs, all of one dtype.
+bool IsUsual(const ForwardCall& f) {
   const int32_t dtype = f.x.dtype;
-  const bool same = f.y.dtype == dtype && f.scale->dtype == dtype && f.shift->dtype == dtype &&
-                    (IsAbsent(f.weight) || f.weight.dtype == dtype);
-  return same && f.norm.rows > 0 && f.norm.rows <= rms_norm::kMaxGroups &&
+  return f.norm.rows > 0 && f.norm.rows <= rms_norm::kMaxGroups && f.y.dtype == dtype &&
+         f.scale->dtype == dtype && f.shift->dtype == dtype &&
+         (IsAbsent(f.weight) || f.weight.dtype == dtype) &&
          rms_norm::InPacks(f, BytesOf(f), BytesOf(f));
+}
+
+rms_norm::ModulatedForwardArgs ArgsOf(const ForwardCall& f) {
+  return rms_norm::ArgsOfForward</*kAdd=*/false, /*kModulate=*/true>(f);
+}
+
+int32_t LaunchFewRows(const FbCall& call, const ForwardCall& f, const rms_norm::Policy& policy) {
+  const LaunchShape shape = {.blocks = f.norm.rows,
+                             .threads = dim3(static_cast<unsigned>(policy.threads_per_row)),
+                             .dependent = call.sm >= 90,
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(SelectFewRowsKernel(f.x.dtype), shape, ArgsOf(f));
+}
+
+int32_t LaunchRows(const FbCall& call, const ForwardCall& f, const RowsForm& form) {
+  const int64_t groups = f.scale->shape[0];
+  const LaunchShape shape = {.blocks = groups * rms_norm::CeilDiv(f.norm.rows / groups, form.rows),
+                             .threads = dim3(static_cast<unsigned>(ThreadsOf(form, RowPacks(f)))),
+                             .stream = static_cast<cudaStream_t>(call.stream)};
+  return LaunchKernel(SelectRowsKernel(f.x.dtype, form), shape, ArgsOf(f));
 }
 
 WideModulatedForwardArgs WideArgsOf(const ForwardCall& f) {
@@ -53,29 +82,21 @@ WideModulatedForwardArgs WideArgsOf(const ForwardCall& f) {
 
 int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
-  RowsForm form = {};
-  if (IsOfOneDType(f)) {
-    const int64_t row_packs = f.norm.hidden * BytesOf(f) / 16;
+  if (IsUsual(f)) {
     const int64_t group_rows = f.norm.rows / f.scale->shape[0];
-    const rms_norm::Policy wide = SelectWideForward(call->sm, row_packs, BytesOf(f), group_rows);
+    const rms_norm::Policy few = SelectFewForward(f.norm.rows, RowPacks(f));
+    if (few.few_rows) return LaunchFewRows(*call, f, few);
+    const rms_norm::Policy wide = SelectWideForward(call->sm, RowPacks(f), BytesOf(f), group_rows);
     if (wide.packs != 0 && RunsWideForward(*call, f.x.dtype, f.norm.hidden, wide)) {
       const int64_t clusters = WideClusters(*call, wide, f.norm.rows);
       return LaunchWideForward(*call, f.x.dtype, wide, WideArgsOf(f),
                                InStrides(clusters, group_rows));
     }
-    form = SelectRowsForm(row_packs, group_rows);
+    const RowsForm form = SelectRowsForm(RowPacks(f), group_rows);
+    if (form.rows > 0) return LaunchRows(*call, f, form);
   }
-  if (form.rows == 0) {
-    return rms_norm::LaunchForwardAs</*kAdd=*/false, /*kModulate=*/true>(
-        *call, f, rms_norm::PolicyOfForward(*call, f));
-  }
-  const int64_t groups = f.scale->shape[0];
-  const int64_t row_packs = f.norm.hidden * BytesOf(f) / 16;
-  const LaunchShape shape = {.blocks = groups * rms_norm::CeilDiv(f.norm.rows / groups, form.rows),
-                             .threads = dim3(static_cast<unsigned>(ThreadsOf(form, row_packs))),
-                             .stream = static_cast<cudaStream_t>(call->stream)};
-  return LaunchKernel(SelectRowsKernel(f.x.dtype, form), shape,
-                      rms_norm::ArgsOfForward</*kAdd=*/false, /*kModulate=*/true>(f));
+  return rms_norm::LaunchForwardAs</*kAdd=*/false, /*kModulate=*/true>(
+      *call, f, rms_norm::PolicyOfForward(*call, f));
 }
 
 int32_t LoadForwardKernels() {
@@ -84,6 +105,9 @@ int32_t LoadForwardKernels() {
       const cudaError_t error = LoadKernel(SelectRowsKernel(dtype, form));
       if (error != cudaSuccess) return error;
     }
+  }
+  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
+    if (const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype))) return error;
   }
   if (const cudaError_t error = LoadWideKernels(/*forward=*/true)) return error;
   return rms_norm::LoadForwardKernelsAs</*kAdd=*/false, /*kModulate=*/true>();

@@ -1,5 +1,5 @@
-// How the backward of modulated_rms_norm is cut for a device: its rows, and the rows of a group
-// into slices. Host-only and constexpr, so it is tested without a GPU.
+// How modulated_rms_norm is cut for a device: rows into packs, and the rows of a group, in the
+// backward, into slices. Host-only and constexpr, so it is tested without a GPU.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
 #define KERNELS_MODULATED_RMS_NORM_MODULATED_RMS_NORM_POLICY_H_
@@ -7,10 +7,77 @@
 #include <initializer_list>
 
 #include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
+#include "kernels/rms_norm/few_rows_policy.h"
 #include "kernels/rms_norm/rms_norm_policy.h"
 #include "kernels/rms_norm/wide_policy.h"
 
 namespace fuseboard::modulated_rms_norm {
+
+// ---- Few rows ----
+//
+// H200, bf16, us between events, many / few rows. Both passes, 16 x 4 x 1024 13.4 / 6.1, 2048 14.6
+// / 6.2, 4096 15.7 / 6.6, 8192 23.8 / 8.2.
+
+// Forward: up to this many rows. 16 x 4 x 4096 4.5 / 4.1, 16 x 8 4.5 / 4.4, 16 x 16 5.4 / 5.0, 16 x
+// 32 6.3 / 6.2; 16 x 32 x 256 and 512 4.2 / 4.0 and 4.4 / 4.2.
+inline constexpr int64_t kMostFewForwardRows = 512;
+
+// Two packs to a thread, as far as a block goes, but one while there are no more than four warps.
+// One after another, launched dependent, us each with 1 / 2 packs: 16 x 4 x 1024 1.50 / 1.60,
+// 2048 1.66 / 1.64, 4096 2.03 / 1.84. {} beyond.
+constexpr rms_norm::Policy SelectFewForward(int64_t rows, int64_t row_packs) {
+  if (rows > kMostFewForwardRows || row_packs < rms_norm::kWarp) return {};
+  rms_norm::Policy policy =
+      rms_norm::CutRow(row_packs, row_packs <= 128 ? 1 : 2, rms_norm::kFewRowsMaxThreads, 1, 1);
+  if (policy.packs == 0) return {};
+  policy.packs = 2;  // Threads without a second one have none of it.
+  policy.few_rows = true;
+  return policy;
+}
+
+// Blocks of the backward's kernel: threads, rows that a thread asks for at a time, and blocks that
+// its registers leave room for on a multiprocessor. 16 x 4 x 4096 4.9 us, with 512 threads and 1
+// row 5.3, with 256 and 1 5.0, with 128 and 4 5.1; 16 x 64 x 4096 12.6, 14.0, 16.5, 15.8; but 64 x
+// 1 x 4096, of which no thread has two rows at a time, 5.5, 5.1, 5.3, 6.3.
+inline constexpr int kFewRowsThreads = 256;
+inline constexpr int kFewRowsBatch = 4;
+inline constexpr int kFewRowsBlocks = 2;
+inline constexpr int kWarpBits = 2;  // 1 << kWarpBits lanes of the same columns are in a warp.
+static_assert(rms_norm::kFewRowsTile << kWarpBits == rms_norm::kWarp);
+
+// 1 << PartBits of the `lanes` threads that have the same columns share the rows of a group: as
+// many as have `batch` of them, while there are lanes for all groups. So groups that take more than
+// a warp all have lanes at once.
+constexpr int PartBits(int64_t groups, int64_t group_rows, int lanes, int batch) {
+  int bits = 0;
+  while ((groups << (bits + 1)) <= lanes && (int64_t{batch} << bits) < group_rows) ++bits;
+  return bits;
+}
+
+// Backward: above this the kernels for many rows are as good, or not known to be worse. 16 x 32 x
+// 256 10.2 / 7.2; 16 x 64 x 1024 13.4 / 10.7, 2048 18.4 / 11.5; 16 x 128 x 4096 33.3 / 24.3, 8192
+// 67.7 / 41.9; 64 x 1 x 4096 12.2 / 5.5, 512 x 1 x 512 24.8 / 14.1, 1024 x 1 x 4096 60.6 / 32.8; 1
+// x 64 x 4096 12.7 / 5.3, 1 x 1024 25.9 / 12.5.
+constexpr int64_t MostFewBackwardRows(int64_t row_packs) {
+  if (row_packs > 4 * kFewRowsThreads) return 0;
+  return row_packs >= 512 ? 2048 : row_packs >= 128 ? 1024 : row_packs >= 32 ? 512 : 256;
+}
+
+// packs == 0: too many rows, or too wide.
+constexpr rms_norm::Policy SelectFewBackward(int64_t rows, int64_t row_packs) {
+  if (rows > MostFewBackwardRows(row_packs)) return {};
+  return {.packs = row_packs <= 2 * kFewRowsThreads ? 2 : 4,
+          .threads_per_row = kFewRowsThreads,
+          .rows_per_block = 1,
+          .cluster = 1,
+          .blocks_per_sm = 0,
+          .stages = 0,
+          .shared_weight = false,
+          .wide = false,
+          .few_rows = true};
+}
+
+// ---- Many rows ----
 
 // Two sums per column stay in registers, of which 8 packs would not leave enough and 4 spill some,
 // and rows are read from the ring twice: two stages, as rms_norm's cut had until it held its rows.

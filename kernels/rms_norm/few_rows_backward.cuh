@@ -1,6 +1,6 @@
 // The backward of the norms for few rows, in one kernel: of rms_norm, with kAdd of
 // fused_add_rms_norm, with kCenter of layer_norm. The formulas are those of rms_norm_backward.cuh
-// and layer_norm_backward.cuh.
+// and layer_norm_backward.cuh. modulated_rms_norm has its rows from here too.
 //
 // With few rows a launch is longer than the work. So some blocks make dx, a row each, while others
 // make dweight and dbias, some columns of all rows each: what the forward keeps of a row is all
@@ -18,32 +18,19 @@
 #include "kernels/common/dispatch.h"
 #include "kernels/common/vector.cuh"
 #include "kernels/rms_norm/few_rows_policy.h"
+#include "kernels/rms_norm/gradient_args.h"
 #include "kernels/rms_norm/row_sum.cuh"
 
 namespace fuseboard::rms_norm {
 
-struct FewRowsArgs {
-  const void* dy;
-  const void* x;
-  const void* weight;  // Or NULL.
-  const void* dsum;    // kAdd: added to dx; or NULL.
-  const float* mean;   // kCenter.
-  const float* rstd;
-  void* dx;
+struct FewRowsArgs : GradientArgs {
   void* dweight;  // Or NULL.
   void* dbias;    // kCenter, or NULL.
-  int64_t dy_stride;
-  int64_t x_stride;
-  int64_t dsum_stride;
-  int64_t dx_stride;
   int32_t rows;
   int32_t row_packs;
   int32_t column_blocks;  // Those of dweight and dbias, the first of the grid.
   int32_t dweight_dtype;
   int32_t dbias_dtype;
-  float inverse_hidden;
-  float offset;
-  bool round_normed;
 };
 
 // (x - mean) * rstd and its like: what a row's values are multiplied by.
@@ -57,9 +44,11 @@ struct RowStatistics {
   __device__ __forceinline__ float Distance(float x) const { return kCenter ? x - mean : x; }
 };
 
-// dx of one row. blockDim.x * kPacks packs cover it.
-template <typename X, bool kCenter, bool kAdd, int kPacks>
-__device__ __forceinline__ void FewRowsGradient(const FewRowsArgs& args, int row) {
+// dx of one row. blockDim.x * kPacks packs cover it. kModulate: y was modulated by `scale`, a row
+// of it.
+template <typename X, bool kCenter, bool kAdd, bool kModulate, int kPacks>
+__device__ __forceinline__ void FewRowsGradient(const FewRowsArgs& args, int row,
+                                                [[maybe_unused]] const X* scale) {
   constexpr int kLanes = kPackLanes<X>;
   __shared__ RowSumPairStorage<false> sums;
   const X* const x_row = static_cast<const X*>(args.x) + row * args.x_stride;
@@ -69,11 +58,13 @@ __device__ __forceinline__ void FewRowsGradient(const FewRowsArgs& args, int row
   const bool has_dsum = kAdd && args.dsum != nullptr;
   const RowStatistics<kCenter> of(args, row);
 
-  Lanes<X, kLanes> xs[kPacks], dys[kPacks], ws[kPacks], dsums[kAdd ? kPacks : 1];
+  Lanes<X, kLanes> xs[kPacks], dys[kPacks], ws[kPacks];
+  Lanes<X, kLanes> dsums[kAdd ? kPacks : 1], scales[kModulate ? kPacks : 1];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const auto pack = static_cast<int>(threadIdx.x + p * blockDim.x);
     xs[p] = dys[p] = ws[p] = {};
+    if constexpr (kModulate) scales[p] = {};
     if (pack >= args.row_packs) continue;
     xs[p] = LoadLanes<X, kLanes>(x_row + pack * kLanes);
     dys[p] = LoadLanes<X, kLanes>(dy_row + pack * kLanes);
@@ -84,15 +75,21 @@ __device__ __forceinline__ void FewRowsGradient(const FewRowsArgs& args, int row
       dsums[p] = {};
       if (has_dsum) dsums[p] = LoadLanes<X, kLanes>(dsum_row + pack * kLanes);
     }
+    if constexpr (kModulate) scales[p] = LoadLanes<X, kLanes>(scale + pack * kLanes);
   }
-  // g = dy * (offset + weight).
+  // g = dy * (offset + weight), kModulate: * (1 + scale).
   const auto gradients = [&](int p, float(&g)[kLanes]) {
     Unpack<X, kLanes>(dys[p], g);
-    if (!has_weight) return;
-    float w[kLanes];
-    Unpack<X, kLanes>(ws[p], w);
+    float factor[kLanes];
+    if constexpr (kModulate) {
+      Unpack<X, kLanes>(scales[p], factor);
 #pragma unroll
-    for (int i = 0; i < kLanes; ++i) g[i] *= args.offset + w[i];
+      for (int i = 0; i < kLanes; ++i) g[i] *= 1.0f + factor[i];
+    }
+    if (!has_weight) return;
+    Unpack<X, kLanes>(ws[p], factor);
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) g[i] *= args.offset + factor[i];
   };
 
   float2 dots = {0.0f, 0.0f};  // Sums of g, if kCenter, and of g * (x - mean).
@@ -140,32 +137,60 @@ __device__ __forceinline__ void FewRowsGradient(const FewRowsArgs& args, int row
   }
 }
 
+// Goes through rows `row`, `row` + `step` and so on of the pack at `column`: add(x * rstd, dy),
+// both in f32. kBatch rows are asked for at a time, since the first use of one waits for it.
+template <typename X, bool kCenter, int kBatch, typename Add>
+__device__ __forceinline__ void ForEachRow(const FewRowsArgs& args, int column, int row, int end,
+                                           int step, const Add& add) {
+  constexpr int kLanes = kPackLanes<X>;
+  const X* const x_column = static_cast<const X*>(args.x) + column;
+  const X* const dy_column = static_cast<const X*>(args.dy) + column;
+  for (; row < end; row += kBatch * step) {
+    Lanes<X, kLanes> xs[kBatch], dys[kBatch];
+    float means[kBatch], rstds[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int at = row + b * step;
+      xs[b] = dys[b] = {};
+      means[b] = rstds[b] = 0.0f;
+      if (at >= end) continue;
+      xs[b] = LoadLanes<X, kLanes>(x_column + at * args.x_stride);
+      dys[b] = LoadLanes<X, kLanes>(dy_column + at * args.dy_stride);
+      const RowStatistics<kCenter> of(args, at);
+      means[b] = of.mean;
+      rstds[b] = of.rstd;
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (b > 0 && row + b * step >= end) break;
+      float x[kLanes], dy[kLanes];
+      Unpack<X, kLanes>(xs[b], x);
+      Unpack<X, kLanes>(dys[b], dy);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) x[i] = (kCenter ? x[i] - means[b] : x[i]) * rstds[b];
+      if (!kCenter && args.round_normed) RoundFloats<X>(x);
+      add(x, dy);
+    }
+  }
+}
+
 // The sums of a thread's columns over its rows: `lane`, `lane` + `lanes` and so on.
-template <typename X, bool kCenter>
+template <typename X, bool kCenter, int kBatch>
 struct ColumnSums {
   static constexpr int kLanes = kPackLanes<X>;
   float dweight[kLanes] = {};
   float dbias[kCenter ? kLanes : 1] = {};
 
   __device__ __forceinline__ void AddRows(const FewRowsArgs& args, int pack, int lane, int lanes) {
-    const X* const x_column = static_cast<const X*>(args.x) + pack * kLanes;
-    const X* const dy_column = static_cast<const X*>(args.dy) + pack * kLanes;
-#pragma unroll 4
-    for (int row = lane; row < args.rows; row += lanes) {
-      float x[kLanes], dy[kLanes];
-      LoadFloats<X, kLanes>(x_column + row * args.x_stride, x);
-      LoadFloats<X, kLanes>(dy_column + row * args.dy_stride, dy);
-      const RowStatistics<kCenter> of(args, row);
+    const auto add = [&](const float(&normed)[kLanes], const float(&dy)[kLanes]) {
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) x[i] = of.Distance(x[i]) * of.rstd;
-      if (!kCenter && args.round_normed) RoundFloats<X>(x);
-#pragma unroll
-      for (int i = 0; i < kLanes; ++i) dweight[i] += dy[i] * x[i];
+      for (int i = 0; i < kLanes; ++i) dweight[i] += dy[i] * normed[i];
       if constexpr (kCenter) {
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) dbias[i] += dy[i];
       }
-    }
+    };
+    ForEachRow<X, kCenter, kBatch>(args, pack * kLanes, lane, args.rows, lanes, add);
   }
 };
 
@@ -202,7 +227,7 @@ __device__ __forceinline__ void StoreColumns(float (&sums)[kLanes], float* share
 }
 
 // dweight and dbias of one tile of columns.
-template <typename X, bool kCenter>
+template <typename X, bool kCenter, int kBatch>
 __device__ __forceinline__ void FewRowsColumns(const FewRowsArgs& args, int tile) {
   constexpr int kLanes = kPackLanes<X>;
   constexpr int kWarps = kFewRowsMaxThreads / kWarpThreads;
@@ -210,7 +235,7 @@ __device__ __forceinline__ void FewRowsColumns(const FewRowsArgs& args, int tile
   const auto thread = static_cast<int>(threadIdx.x);
   const int first = tile * kFewRowsTile;
   const int pack = first + thread % kFewRowsTile;
-  ColumnSums<X, kCenter> sums;
+  ColumnSums<X, kCenter, kBatch> sums;
   if (pack < args.row_packs) {
     sums.AddRows(args, pack, thread / kFewRowsTile, static_cast<int>(blockDim.x) / kFewRowsTile);
   }
@@ -229,15 +254,16 @@ __device__ __forceinline__ void FewRowsColumns(const FewRowsArgs& args, int tile
 // A block for each tile of columns, then one for each row. May be launched dependent. REQUIRES:
 // whole warps, at most kFewRowsMaxThreads threads; all rows in 16-byte runs; dy and the weight of
 // the dtype of x.
-template <typename X, bool kCenter, bool kAdd, int kPacks>
+template <typename X, bool kCenter, bool kAdd, int kPacks, int kBatch = kFewRowsBatch>
 __global__ void __launch_bounds__(kFewRowsMaxThreads)
     FewRowsBackwardKernel(const __grid_constant__ FewRowsArgs args) {
   WaitForPredecessor();
   const auto block = static_cast<int>(blockIdx.x);
   if (block < args.column_blocks) {
-    FewRowsColumns<X, kCenter>(args, block);
+    FewRowsColumns<X, kCenter, kBatch>(args, block);
   } else {
-    FewRowsGradient<X, kCenter, kAdd, kPacks>(args, block - args.column_blocks);
+    FewRowsGradient<X, kCenter, kAdd, /*kModulate=*/false, kPacks>(args, block - args.column_blocks,
+                                                                   nullptr);
   }
 }
 

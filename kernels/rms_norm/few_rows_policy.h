@@ -12,6 +12,7 @@ inline constexpr int kFewRowsMaxThreads = 512;
 // Packs side by side that a block adds up all rows of. 64 x 4096: 4.4 us, with 4 packs 4.6, with 16
 // 4.6; 256 x 4096 6.0, 5.9 and 7.1.
 inline constexpr int kFewRowsTile = 8;
+inline constexpr int kFewRowsBatch = 1;
 
 // Above this the kernels for many rows are as good, or not known to be worse. H200, bf16, this
 // kernel / the others, us between events: 64 x 1024 4.0 / 7.4, 64 x 2048 4.2 / 8.1, 64 x 4096 4.4 /

@@ -120,45 +120,26 @@ inline uint64_t BackwardWorkspaceOf(const FbCall& call, const BackwardCall& b) {
   return static_cast<uint64_t>(sums * b.norm.hidden) * sizeof(float);
 }
 
+inline GradientArgs GradientArgsOf(const BackwardCall& b) {
+  GradientArgs args = GradientArgsOf<BackwardCall>(b);
+  if (b.dsum != nullptr && !IsAbsent(*b.dsum)) {
+    args.dsum = b.dsum->data;
+    args.dsum_stride = b.dsum->stride[0];
+  }
+  args.offset = b.norm.offset;
+  args.round_normed = b.norm.round_normed;
+  return args;
+}
+
 inline WideBackwardArgs WideArgsOf(const BackwardCall& b, float* partials) {
-  const bool has_dsum = b.dsum != nullptr && !IsAbsent(*b.dsum);
-  return {.dy = b.dy.data,
-          .x = b.x.data,
-          .weight = IsAbsent(b.weight) ? nullptr : b.weight.data,
-          .dsum = has_dsum ? b.dsum->data : nullptr,
-          .mean = nullptr,
-          .rstd = static_cast<const float*>(b.rstd.data),
-          .dx = b.dx.data,
-          .weight_partials = partials,
-          .bias_partials = nullptr,
-          .dy_stride = b.dy.stride[0],
-          .x_stride = b.x.stride[0],
-          .dsum_stride = has_dsum ? b.dsum->stride[0] : 0,
-          .dx_stride = b.dx.stride[0],
-          .rows = b.norm.rows,
-          .hidden = b.norm.hidden,
-          .inverse_hidden = 0.0f,
-          .offset = b.norm.offset,
-          .round_normed = b.norm.round_normed};
+  return {GradientArgsOf(b), partials, nullptr, b.norm.rows, b.norm.hidden};
 }
 
 inline FewRowsArgs FewRowsArgsOf(const BackwardCall& b) {
-  const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
   FewRowsArgs args = {};
-  args.dy = b.dy.data;
-  args.x = b.x.data;
-  args.weight = data_of(b.weight);
-  args.dsum = b.dsum == nullptr ? nullptr : data_of(*b.dsum);
-  args.rstd = static_cast<const float*>(b.rstd.data);
-  args.dx = data_of(b.dx);
-  args.dweight = data_of(b.dweight);
-  args.dy_stride = b.dy.stride[0];
-  args.x_stride = b.x.stride[0];
-  args.dsum_stride = args.dsum == nullptr ? 0 : b.dsum->stride[0];
-  args.dx_stride = b.dx.stride[0];
+  static_cast<GradientArgs&>(args) = GradientArgsOf(b);
+  args.dweight = IsAbsent(b.dweight) ? nullptr : b.dweight.data;
   args.dweight_dtype = b.dweight.dtype;
-  args.offset = b.norm.offset;
-  args.round_normed = b.norm.round_normed;
   return args;
 }
 

@@ -22,7 +22,7 @@ struct Policy {
   int stages;             // Backward: rows in flight in shared memory per row of a block.
   bool shared_weight;     // Backward: the weight stays in shared memory; else it is read per row.
   bool wide = false;      // The kernels of wide_*.cuh, cut as wide_policy.h says.
-  bool few_rows = false;  // Backward: the kernel of few_rows_backward.cuh.
+  bool few_rows = false;  // The kernels of few_rows_*.cuh.
 
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
 };

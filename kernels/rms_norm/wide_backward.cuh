@@ -16,30 +16,17 @@
 
 #include <type_traits>
 
+#include "kernels/rms_norm/gradient_args.h"
 #include "kernels/rms_norm/wide_examples.cuh"
 #include "kernels/rms_norm/wide_ring.cuh"
 
 namespace fuseboard::rms_norm {
 
-struct WideBackwardArgs {
-  const void* dy;
-  const void* x;
-  const void* weight;  // Or NULL.
-  const void* dsum;    // kAdd; or NULL.
-  const float* mean;   // kCenter
-  const float* rstd;
-  void* dx;
+struct WideBackwardArgs : GradientArgs {
   float* weight_partials;  // [clusters, hidden], or NULL: no dweight.
   float* bias_partials;    // kCenter; likewise.
-  int64_t dy_stride;
-  int64_t x_stride;
-  int64_t dsum_stride;
-  int64_t dx_stride;
   int64_t rows;
   int64_t hidden;
-  float inverse_hidden;
-  float offset;       // Added to the weight.
-  bool round_normed;  // n, for dweight, to the dtype of x.
 };
 
 // Of a cluster's first example and of its last, unless all their rows are the cluster's, the sums

@@ -86,8 +86,9 @@ __device__ __forceinline__ RowStats MergeWarps(const RowStats& own, RowStorage* 
   const int width = WidthOf(group_warps);
   const int of = lane % width;
   const int first = warp / group_warps * group_warps;
-  const RowStats none = {-Infinity(), 0.0f};
-  return Merge<T>(of < group_warps ? shared->block[first + of] : none, width);
+  RowStats part = {-Infinity(), 0.0f};
+  if (of < group_warps) part = shared->block[first + of];
+  return Merge<T>(part, width);
 }
 
 // ---- Rows held in registers ----
@@ -155,12 +156,13 @@ struct Place {
   }
 };
 
-// blockDim = (threads per row, rows per block).
+// blockDim = (threads per row, rows per block). May be launched dependent.
 // REQUIRES: the rows of x and y are aligned alike to 16 bytes.
 template <typename T, int kPacks, bool kCluster>
 __global__ void __launch_bounds__(kPacks == 8 ? 1024 : 512, kPacks == 8 ? 1 : 2)
     SoftmaxForwardKernel(const __grid_constant__ Call call) {
   constexpr int kLanes = kPackLanes<T>;
+  WaitForPredecessor();
   __shared__ RowStorage shared;
   if constexpr (kCluster) ArriveForExchange(&shared.exchange);
   const Place<kCluster> place;
@@ -253,12 +255,13 @@ struct HeldGradient {
   }
 };
 
-// blockDim = (threads per row, rows per block).
+// blockDim = (threads per row, rows per block). May be launched dependent.
 // REQUIRES: the rows of dy, y and dx are aligned alike to 16 bytes.
 template <typename T, int kPacks, bool kShared, bool kCluster>
 __global__ void __launch_bounds__(1024, 1)
     SoftmaxBackwardKernel(const __grid_constant__ Call call) {
   constexpr int kLanes = kPackLanes<T>;
+  WaitForPredecessor();
   __shared__ float shared_sums[kMaxWarps];
   __shared__ ClusterExchange exchange;
   if constexpr (kCluster) ArriveForExchange(&exchange);

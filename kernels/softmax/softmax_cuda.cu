@@ -68,13 +68,36 @@ RowAlignment AlignmentOf(const FbCall& call) {
   return alignment;
 }
 
-int32_t Launch(FbPhase phase, const FbCall& raw, const Policy& policy, bool aligned) {
-  const Call call = CallOf(raw);
+bool HasEdges(const FbCall& call, const RowAlignment& alignment) {
+  const FbTensor& x = call.inputs[0];
+  return x.shape[1] * (x.dtype == FB_F32 ? 4 : 2) % 16 != 0 || !alignment.whole();
+}
+
+// The same rows from the last to the first. Who made dy wrote its last rows last, and finds them in
+// the L2 cache: H200, forward and backward of 8192 x 4096 bf16 84 us, in order 86. Rows with edges
+// stay in order: 2048 x 50257 287 us, reversed 291.
+Call Reversed(Call call) {
+  const int64_t bytes = call.dtype == FB_F32 ? 4 : 2;
+  const auto reverse = [&](Matrix& matrix) {
+    matrix.base = static_cast<char*>(matrix.base) + (call.rows - 1) * matrix.stride * bytes;
+    matrix.stride = -matrix.stride;
+  };
+  for (Matrix& matrix : call.in) reverse(matrix);
+  reverse(call.out);
+  return call;
+}
+
+int32_t Launch(FbPhase phase, const FbCall& raw, const Policy& policy,
+               const RowAlignment& alignment) {
+  Call call = CallOf(raw);
   if (call.rows == 0) return cudaSuccess;
+  const bool aligned = alignment.alike();
+  if (phase == FB_BACKWARD && aligned && !HasEdges(raw, alignment)) call = Reversed(call);
   const LaunchShape shape = {.blocks = std::min(BlocksOf(policy, call.rows), kMaxBlocks),
                              .threads = dim3(policy.threads_per_row, policy.rows_per_block),
                              .cluster = policy.cluster,
                              .shared_bytes = SharedBytes(policy),
+                             .dependent = raw.sm >= 90,
                              .stream = static_cast<cudaStream_t>(raw.stream)};
   return LaunchKernel(KernelOf(phase, call.dtype, {policy.packs, policy.cluster > 1, aligned}),
                       shape, call);
@@ -86,13 +109,13 @@ int32_t SelectAndLaunch(FbPhase phase, const FbCall& raw) {
   Policy policy = {};
   if (alignment.alike()) {
     const int64_t row_bytes = x.shape[1] * (x.dtype == FB_F32 ? 4 : 2);
-    const RowShape row = {.packs = row_bytes / 16,
-                          .has_edges = row_bytes % 16 != 0 || !alignment.whole()};
+    const RowShape row = {.packs = row_bytes / 16, .has_edges = HasEdges(raw, alignment)};
     policy = phase == FB_FORWARD ? SelectForward(raw.sm, row) : SelectBackward(raw.sm, row);
+    policy = SpreadRows(policy, x.shape[0], raw.sm_count);
   }
   const bool fits = policy.packs != 0 && BlocksOf(policy, x.shape[0]) <= kMaxBlocks;
   if (!fits) policy = SelectLooping(x.shape[1]);
-  return Launch(phase, raw, policy, alignment.alike());
+  return Launch(phase, raw, policy, alignment);
 }
 
 }  // namespace
@@ -106,11 +129,11 @@ int32_t BackwardCuda(const FbCall* call, void* /*workspace*/) {
 }
 
 int32_t LaunchForward(const FbCall& call, const Policy& policy) {
-  return Launch(FB_FORWARD, call, policy, AlignmentOf(call).alike());
+  return Launch(FB_FORWARD, call, policy, AlignmentOf(call));
 }
 
 int32_t LaunchBackward(const FbCall& call, const Policy& policy) {
-  return Launch(FB_BACKWARD, call, policy, AlignmentOf(call).alike());
+  return Launch(FB_BACKWARD, call, policy, AlignmentOf(call));
 }
 
 int32_t LoadKernels() {

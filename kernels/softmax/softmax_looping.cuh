@@ -45,6 +45,7 @@ __device__ __forceinline__ void AddRun(RowStats& stats, const float (&x)[kLanes]
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(512)
     SoftmaxForwardLoopingKernel(const __grid_constant__ Call call) {
+  WaitForPredecessor();
   __shared__ RowStorage shared[2];  // One barrier a row: they take turns.
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   int turn = 0;
@@ -79,6 +80,7 @@ __global__ void __launch_bounds__(512)
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(512)
     SoftmaxBackwardLoopingKernel(const __grid_constant__ Call call) {
+  WaitForPredecessor();
   __shared__ float shared[2][kMaxWarps];
   const int64_t row_step = int64_t{gridDim.x} * blockDim.y;
   int turn = 0;

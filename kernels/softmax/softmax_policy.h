@@ -69,6 +69,15 @@ constexpr int64_t BlocksOf(const Policy& policy, int64_t rows) {
   return CeilDiv(rows, policy.rows_per_block) * policy.cluster;
 }
 
+// Few rows: a block has several of them only where each multiprocessor has a block.
+constexpr Policy SpreadRows(Policy policy, int64_t rows, int sm_count) {
+  while (policy.rows_per_block % 2 == 0 && policy.threads_per_row >= kWarp &&
+         BlocksOf(policy, rows) < sm_count) {
+    policy.rows_per_block /= 2;
+  }
+  return policy;
+}
+
 constexpr int MaxClusterOf(int sm) { return sm >= 90 ? kMaxCluster : 1; }
 
 // H200, share of the copy rate, bf16 / f32 where both are given; 67 million elements.

@@ -74,13 +74,15 @@ LinearLossOutputs LinearLossForward(const LinearLossInputs& inputs) {
   };
   RowTotals totals =
       Reduce(spread(all.loss), spread(all.z_loss), inverse, options.reduction, inputs.kernel);
+  const bool defer = inputs.head.defer;
   return {.loss = std::move(totals.loss),
           .z_loss = std::move(totals.z_loss),
           .lse = recompute ? Spread(all.lse, rows, num_rows) : at::Tensor(),
           .entropy = inputs.need_entropy ? Spread(all.entropy, rows, num_rows) : at::Tensor(),
           .inverse_divisor = inverse,
           .logits = inputs.keep_logits ? head.TakeLogits() : at::Tensor(),
-          .gradients = head.Finish()};
+          .gradients = defer ? LinearHeadGradients{} : head.Finish(),
+          .deferred = defer ? head.TakeDeferred() : DeferredHead{}};
 }
 
 LinearHeadGradients LinearLossBackward(const LinearLossInputs& inputs,

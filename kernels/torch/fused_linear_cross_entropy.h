@@ -34,6 +34,7 @@ struct LinearLossOutputs {
   at::Tensor inverse_divisor;
   at::Tensor logits;  // Of the last chunk, if they are to be kept.
   LinearHeadGradients gradients;
+  DeferredHead deferred;  // Instead of them, if the head defers.
 };
 
 // Whether gradients are made in the forward and only scaled in the backward. Not if each row has

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "kernels/torch/deferred_head_node.h"
 #include "kernels/torch/fused_linear_cross_entropy.h"
 #include "kernels/torch/scaled_gradients_node.h"
 
@@ -46,6 +47,11 @@ class RecomputeNode final : public SavedNode<RecomputeNode, 7, 3,
 };
 
 }  // namespace
+
+void RecordDeferredLinearLoss(const Tensor& loss, const LinearHead& head, const DeferredHead& kept,
+                              int64_t kernel) {
+  RecordDeferredHead<LinearLossOp>(loss, head, kept, kernel);
+}
 
 LinearLossForwardResult CallLinearLossForward(
     const Tensor& hidden, const Tensor& weight, const OptionalTensor& bias, const Tensor& target,

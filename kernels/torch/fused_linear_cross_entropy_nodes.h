@@ -8,6 +8,7 @@
 #include <optional>
 #include <tuple>
 
+#include "kernels/torch/linear_head.h"
 #include "kernels/torch/saved_node.h"
 
 namespace fuseboard::torch_binding {
@@ -40,6 +41,10 @@ LinearLossForwardResult CallLinearLossForward(
     double softcap, double logit_scale, double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
     int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden, bool need_dweight,
     bool need_dbias, int64_t kernel);
+
+// Makes `loss` a function of the head's tensors, whose gradients its backward makes.
+void RecordDeferredLinearLoss(const at::Tensor& loss, const LinearHead& head,
+                              const DeferredHead& kept, int64_t kernel);
 
 // Makes the loss in `result` a function of hidden, weight and bias. REQUIRES: one requires grad.
 void RecordLinearLoss(const LinearLossForwardResult& result, const at::Tensor& hidden,

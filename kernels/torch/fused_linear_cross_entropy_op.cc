@@ -12,6 +12,7 @@
 #include "kernels/torch/fused_linear_cross_entropy.h"
 #include "kernels/torch/fused_linear_cross_entropy_nodes.h"
 #include "kernels/torch/row_view.h"
+#include "kernels/torch/scale_gradients.h"
 #include "kernels/torch/weight_gradient.h"
 
 namespace fuseboard::torch_binding {
@@ -33,6 +34,21 @@ void Check(const LinearLossInputs& inputs) {
   inputs.options.Check(kName);
 }
 
+// The inputs of a call, checked.
+LinearLossInputs InputsOf(const LinearHead& head, const Tensor& target,
+                          const OptionalTensor& class_weight, const OptionalTensor& divisor,
+                          const CrossEntropyOptions& options, int64_t kernel) {
+  LinearLossInputs inputs{.operation = Operation::kFusedLinearCrossEntropy,
+                          .head = head,
+                          .target = target,
+                          .class_weight = ValueOrUndefined(class_weight),
+                          .divisor = ValueOrUndefined(divisor),
+                          .options = options,
+                          .kernel = kernel};
+  Check(inputs);
+  return inputs;
+}
+
 // ---- Forward ----
 
 LinearLossForwardResult Forward(const Tensor& hidden, const Tensor& weight,
@@ -44,17 +60,13 @@ LinearLossForwardResult Forward(const Tensor& hidden, const Tensor& weight,
                                 bool need_dhidden, bool need_dweight, bool need_dbias,
                                 int64_t kernel) {
   const bool in_forward = HasGradientInForward(hidden.scalar_type(), reduction);
-  const LinearLossInputs inputs{
-      .operation = Operation::kFusedLinearCrossEntropy,
-      .head = {hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes,
-               need_dhidden && in_forward, need_dweight && in_forward, need_dbias && in_forward},
-      .target = target,
-      .class_weight = ValueOrUndefined(class_weight),
-      .divisor = ValueOrUndefined(divisor),
-      .options = {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
-                  reduction},
-      .kernel = kernel};
-  Check(inputs);
+  const LinearLossInputs inputs =
+      InputsOf({hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes,
+                need_dhidden && in_forward, need_dweight && in_forward, need_dbias && in_forward},
+               target, class_weight, divisor,
+               {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
+                reduction},
+               kernel);
   CheckTargetsOnCpu(kName, target, weight.size(0), ignore_index);
   const c10::DeviceGuard guard(hidden.device());
   LinearLossOutputs outputs = LinearLossForward(inputs);
@@ -79,15 +91,12 @@ LinearLossForwardResult ForwardMeta(const Tensor& hidden, const Tensor& weight,
                                     double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
                                     int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
                                     bool need_dweight, bool need_dbias, int64_t kernel) {
-  Check({.operation = Operation::kFusedLinearCrossEntropy,
-         .head = {hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes, need_dhidden,
-                  need_dweight, need_dbias},
-         .target = target,
-         .class_weight = ValueOrUndefined(class_weight),
-         .divisor = ValueOrUndefined(divisor),
-         .options = {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale,
-                     z_loss_in_loss, reduction},
-         .kernel = kernel});
+  InputsOf({hidden, weight, ValueOrUndefined(bias), dweight_dtype, chunk_bytes, need_dhidden,
+            need_dweight, need_dbias},
+           target, class_weight, divisor,
+           {ignore_index, label_smoothing, softcap, logit_scale, z_loss_scale, z_loss_in_loss,
+            reduction},
+           kernel);
   const bool in_forward = HasGradientInForward(hidden.scalar_type(), reduction);
   const auto wide = hidden.options().dtype(AccumulationType(hidden.scalar_type()));
   const auto statistic = hidden.options().dtype(StatisticType(hidden.scalar_type()));
@@ -117,16 +126,12 @@ LinearLossBackwardResult Backward(const Tensor& dloss, const Tensor& hidden, con
                                   double z_loss_scale, bool z_loss_in_loss, int64_t reduction,
                                   int64_t dweight_dtype, int64_t chunk_bytes, bool need_dhidden,
                                   bool need_dweight, bool need_dbias, int64_t kernel) {
-  const LinearLossInputs inputs{.operation = Operation::kFusedLinearCrossEntropy,
-                                .head = {hidden, weight, ValueOrUndefined(bias), dweight_dtype,
-                                         chunk_bytes, need_dhidden, need_dweight, need_dbias},
-                                .target = target,
-                                .class_weight = ValueOrUndefined(class_weight),
-                                .divisor = {},
-                                .options = {ignore_index, label_smoothing, softcap, logit_scale,
+  const LinearLossInputs inputs = InputsOf({hidden, weight, ValueOrUndefined(bias), dweight_dtype,
+                                            chunk_bytes, need_dhidden, need_dweight, need_dbias},
+                                           target, class_weight, /*divisor=*/{},
+                                           {ignore_index, label_smoothing, softcap, logit_scale,
                                             z_loss_scale, z_loss_in_loss, reduction},
-                                .kernel = kernel};
-  Check(inputs);
+                                           kernel);
   CheckSameDevice(kName, "hidden", hidden, "the gradient", dloss);
   const c10::DeviceGuard guard(hidden.device());
   const Tensor row_scale = RowScale(dloss, inverse_divisor, reduction, hidden.size(0),
@@ -147,6 +152,22 @@ LinearLossBackwardResult BackwardMeta(
 
 // ---- The differentiable operator ----
 
+// Keeps of its only chunk what the backward makes the gradients of; not under a tracer, to whom the
+// number of rows that count is not known.
+std::tuple<Tensor, Tensor> WithDeferredGradients(LinearLossInputs inputs) {
+  const Tensor& hidden = inputs.head.hidden;
+  inputs.head.defer = true;
+  const LinearLossOutputs outputs = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    CheckTargetsOnCpu(kName, inputs.target, inputs.head.weight.size(0),
+                      inputs.options.ignore_index);
+    const c10::DeviceGuard guard(hidden.device());
+    return LinearLossForward(inputs);
+  }();
+  RecordDeferredLinearLoss(outputs.loss, inputs.head, outputs.deferred, inputs.kernel);
+  return {outputs.loss, outputs.z_loss};
+}
+
 std::tuple<Tensor, Tensor> Autograd(const Tensor& hidden, const Tensor& weight,
                                     const OptionalTensor& bias, const Tensor& target,
                                     const OptionalTensor& class_weight,
@@ -159,11 +180,22 @@ std::tuple<Tensor, Tensor> Autograd(const Tensor& hidden, const Tensor& weight,
   for (const Tensor& input : {hidden, weight, ValueOrUndefined(bias)}) {
     CheckNoForwardGradient(kName, input);
   }
+  const bool enabled = c10::GradMode::is_enabled();
+  const bool need_dhidden = enabled && hidden.requires_grad();
+  const bool need_dweight = enabled && weight.requires_grad();
+  const bool need_dbias = enabled && bias.has_value() && bias->requires_grad();
+  if (!IsTraced(hidden) && HasGradientInForward(hidden.scalar_type(), reduction)) {
+    const LinearLossInputs inputs = InputsOf({hidden, weight, ValueOrUndefined(bias), dweight_dtype,
+                                              chunk_bytes, need_dhidden, need_dweight, need_dbias},
+                                             target, class_weight, divisor,
+                                             {ignore_index, label_smoothing, softcap, logit_scale,
+                                              z_loss_scale, z_loss_in_loss, reduction},
+                                             kernel);
+    if (DefersGradients(inputs.head, static_cast<int64_t>(hidden.element_size()))) {
+      return WithDeferredGradients(inputs);
+    }
+  }
   LinearLossForwardResult result = [&] {
-    const bool enabled = c10::GradMode::is_enabled();
-    const bool need_dhidden = enabled && hidden.requires_grad();
-    const bool need_dweight = enabled && weight.requires_grad();
-    const bool need_dbias = enabled && bias.has_value() && bias->requires_grad();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return CallLinearLossForward(hidden, weight, bias, target, class_weight, divisor, ignore_index,
                                  label_smoothing, softcap, logit_scale, z_loss_scale,

@@ -61,8 +61,7 @@ class Pass {
         dtype_(AccumulationOf(inputs)),
         vocab_(inputs.student.weight.size(0)),
         block_rows_(BlockRows()),
-        head_(inputs.student, rows,
-              ElementBytes(inputs.student.hidden) + ElementBytes(inputs.teacher.hidden)) {
+        head_(inputs.student, rows, RowBytesPerClass(inputs)) {
     const ChunkPlan& plan = head_.plan();
     teacher_ = Empty({plan.rows, plan.row_step}, inputs.teacher.hidden.scalar_type(),
                      inputs.teacher.hidden.device());
@@ -71,7 +70,7 @@ class Pass {
   }
 
   // Writes the loss of each row that counts, if defined.
-  LinearHeadGradients Run(const Tensor& loss) {
+  void Run(const Tensor& loss) {
     const char* reason = head_.ForEach([&](const Tensor& logits, int64_t begin, int64_t count) {
       const Tensor hidden = rows_.Take(inputs_.teacher.hidden, begin, count);
       const Tensor targets =
@@ -84,8 +83,9 @@ class Pass {
       return CompareInBlocks(logits, targets, label, chunk_loss);
     });
     Counters::Instance().Add(Operation::kFusedLinearJsd, reason);
-    return head_.Finish();
   }
+
+  ChunkedHead& head() { return head_; }
 
  private:
   static constexpr const char* kDone = nullptr;  // By a kernel library.
@@ -177,6 +177,10 @@ class Pass {
 
 }  // namespace
 
+int64_t RowBytesPerClass(const LinearJsdInputs& inputs) {
+  return ElementBytes(inputs.student.hidden) + ElementBytes(inputs.teacher.hidden);
+}
+
 LinearJsdOutputs LinearJsdForward(const LinearJsdInputs& inputs) {
   const AutocastOff autocast_off;
   SupervisedRows rows = RowsOf(inputs);
@@ -184,17 +188,22 @@ LinearJsdOutputs LinearJsdForward(const LinearJsdInputs& inputs) {
   const Tensor inverse = InverseDivisorOf(inputs, dtype);
   rows.Wait();
   const Tensor loss = Empty({rows.count()}, dtype, inputs.student.hidden.device());
-  LinearHeadGradients gradients = Pass(inputs, rows, inverse).Run(loss);
+  Pass pass(inputs, rows, inverse);
+  pass.Run(loss);
+  const bool defer = inputs.student.defer;
   return {.loss = ScaledSum(loss, inverse, inputs.kernel),
           .inverse_divisor = inverse,
-          .gradients = std::move(gradients)};
+          .gradients = defer ? LinearHeadGradients{} : pass.head().Finish(),
+          .deferred = defer ? pass.head().TakeDeferred() : DeferredHead{}};
 }
 
 LinearHeadGradients LinearJsdBackward(const LinearJsdInputs& inputs, const Tensor& scale) {
   const AutocastOff autocast_off;
   SupervisedRows rows = RowsOf(inputs);
   rows.Wait();
-  return Pass(inputs, rows, scale).Run(/*loss=*/{});
+  Pass pass(inputs, rows, scale);
+  pass.Run(/*loss=*/{});
+  return pass.head().Finish();
 }
 
 }  // namespace fuseboard::torch_binding

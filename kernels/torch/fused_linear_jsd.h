@@ -32,7 +32,11 @@ struct LinearJsdOutputs {
   at::Tensor loss;             // 0-dim: the sum over the rows that count, over their number.
   at::Tensor inverse_divisor;  // 0-dim: 1 / that number, 0 for none.
   LinearHeadGradients gradients;
+  DeferredHead deferred;  // Instead of them, if the student's head defers.
 };
+
+// What a class of a row takes of the budget of the logits: of both heads.
+int64_t RowBytesPerClass(const LinearJsdInputs& inputs);
 
 // REQUIRES of both: the student's device is current. The forward makes the gradients that the
 // student's head asks for.

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "kernels/torch/checks.h"
+#include "kernels/torch/deferred_head_node.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/fused_linear_jsd.h"
 #include "kernels/torch/jsd_function.h"
@@ -222,6 +223,18 @@ class RecomputeNode final
   }
 };
 
+// As of fused_linear_cross_entropy.
+Tensor WithDeferredGradients(LinearJsdInputs inputs) {
+  inputs.student.defer = true;
+  const LinearJsdOutputs outputs = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::DeviceGuard guard(inputs.student.hidden.device());
+    return LinearJsdForward(inputs);
+  }();
+  RecordDeferredHead<LinearJsdOp>(outputs.loss, inputs.student, outputs.deferred, inputs.kernel);
+  return outputs.loss;
+}
+
 Tensor Autograd(const Tensor& student_hidden, const Tensor& student_weight,
                 const OptionalTensor& student_bias, const Tensor& teacher_hidden,
                 const Tensor& teacher_weight, const OptionalTensor& teacher_bias,
@@ -237,6 +250,16 @@ Tensor Autograd(const Tensor& student_hidden, const Tensor& student_weight,
   const bool need_dhidden = enabled && student_hidden.requires_grad();
   const bool need_dweight = enabled && student_weight.requires_grad();
   const bool need_dbias = enabled && student_bias.has_value() && student_bias->requires_grad();
+  if (!IsTraced(student_hidden) && HasGradientInForward(student_hidden)) {
+    const LinearJsdInputs inputs =
+        InputsOf({student_hidden, student_weight, ValueOrUndefined(student_bias), dweight_dtype,
+                  chunk_bytes, need_dhidden, need_dweight, need_dbias},
+                 teacher_hidden, teacher_weight, teacher_bias, label, beta, ignore_index,
+                 temperature, kernel);
+    if (DefersGradients(inputs.student, RowBytesPerClass(inputs))) {
+      return WithDeferredGradients(inputs);
+    }
+  }
   auto [loss, inverse_divisor, dhidden, dweight, dbias] = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return CallForward(student_hidden, student_weight, student_bias, teacher_hidden, teacher_weight,

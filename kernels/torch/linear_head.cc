@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "kernels/torch/autocast_off.h"
 #include "kernels/torch/checks.h"
 #include "kernels/torch/device.h"
+#include "kernels/torch/scale_gradients.h"
 
 namespace fuseboard::torch_binding {
 void CheckLinearHead(const char* operation, const LinearHead& head, const char* prefix) {
@@ -61,6 +64,41 @@ LinearHeadResult MetaResult(const LinearHead& head) {
           like(head.need_dbias, head.bias)};
 }
 
+bool DefersGradients(const LinearHead& head, int64_t row_bytes_per_class) {
+  return head.needs_gradient() &&
+         PlanChunks(head.hidden.size(0), head.weight.size(0), row_bytes_per_class, head.chunk_bytes)
+                 .chunks == 1;
+}
+
+LinearHeadGradients HeadGradientsOf(const LinearHead& head, const DeferredHead& kept,
+                                    const DeferredScale& scale) {
+  const AutocastOff autocast_off;
+  const at::Tensor& dlogits = kept.dlogits;
+  LinearHeadGradients gradients;
+  if (head.need_dhidden) {
+    std::vector<at::Tensor> rows = {at::mm(dlogits, head.weight)};
+    ScaleGradients(rows, scale.upstream, /*in_place=*/true, scale.kernel);
+    if (kept.index.defined()) {
+      gradients.dhidden = at::zeros(head.hidden.sizes(), head.hidden.options());
+      gradients.dhidden.index_copy_(0, kept.index, rows[0]);
+    } else {
+      gradients.dhidden = std::move(rows[0]);
+    }
+  }
+  if (head.need_dweight) {
+    // Rather than dweight, which is larger, and would be rounded twice.
+    const at::Tensor& hidden = kept.hidden.defined() ? kept.hidden : head.hidden;
+    gradients.dweight = at::mm(dlogits.t(), Scaled(hidden, scale.upstream));
+  }
+  if (head.need_dbias) {
+    const at::ScalarType wide = AccumulationType(dlogits.scalar_type());
+    gradients.dbias = at::sum(dlogits, {0}, /*keepdim=*/false, wide)
+                          .mul_(scale.upstream)
+                          .to(head.bias.scalar_type());
+  }
+  return gradients;
+}
+
 bool KeepsLastChunk(const LinearHead& head) {
   const auto element_bytes = static_cast<int64_t>(head.hidden.element_size());
   const ChunkPlan plan =
@@ -90,14 +128,15 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
     return PlanChunks(num_rows, vocab, row_bytes_per_class, bytes);
   };
   int64_t bytes = head.chunk_bytes;
-  if (head.need_dweight) {
+  if (head.need_dweight && !head.defer) {
     // Of all rows, ignored or not, so that ranks decide alike.
-    const bool in_float32 = AccumulatesInFloat32(weight.scalar_type(), head.dweight_dtype,
-                                                 plan(hidden.size(0), bytes).chunks);
+    bool in_float32 = AccumulatesInFloat32(weight.scalar_type(), head.dweight_dtype,
+                                           plan(hidden.size(0), bytes).chunks);
     // The buffer is freed before the rounded copy of an fp32 sum is made, so one of the copy's size
     // does not raise the peak, and each chunk less is one reading and writing less of the sum.
     if (in_float32 && bytes == 0) {
       bytes = std::max(kDefaultChunkBytes, static_cast<int64_t>(weight.nbytes()));
+      in_float32 = plan(hidden.size(0), bytes).chunks > 1;
     }
     dweight_.emplace(weight, in_float32);
   }
@@ -109,6 +148,7 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
     const int64_t most = std::max(plan_.rows, rows.count() - last_.begin);
     buffer_ = Empty({most, plan_.row_step}, hidden.scalar_type(), hidden.device());
   }
+  if (head.defer) return;
   if (head.need_dhidden) {
     dhidden_ = rows.all() ? Empty(hidden.sizes(), hidden.scalar_type(), hidden.device())
                           : at::zeros(hidden.sizes(), hidden.options());
@@ -119,16 +159,32 @@ ChunkedHead::ChunkedHead(const LinearHead& head, const SupervisedRows& rows,
 }
 
 void ChunkedHead::Accumulate(const at::Tensor& dlogits, const at::Tensor& hidden, int64_t begin) {
+  if (head_.defer) {
+    deferred_.dlogits = dlogits;
+    const at::Tensor rows = rows_.WithoutIgnored(hidden, begin);
+    const bool is_hidden = rows_.all() && rows.is_same(hidden);
+    deferred_.hidden = is_hidden ? at::Tensor() : rows;
+    return;
+  }
   if (dhidden_.defined() && rows_.all()) {
     at::Tensor out = dhidden_.narrow(0, begin, dlogits.size(0));
     at::mm_out(out, dlogits, head_.weight);
   } else if (dhidden_.defined()) {
     rows_.Put(dhidden_, begin, at::mm(dlogits, head_.weight));
   }
-  if (dweight_.has_value()) dweight_->Add(dlogits, hidden);
+  if (dweight_.has_value()) dweight_->Add(dlogits, rows_.WithoutIgnored(hidden, begin));
   if (dbias_.defined()) {
     dbias_.add_(at::sum(dlogits, {0}, /*keepdim=*/false, dbias_.scalar_type()));
   }
+}
+
+DeferredHead ChunkedHead::TakeDeferred() {
+  if (!deferred_.dlogits.defined()) {  // No row counts.
+    deferred_.dlogits = ChunkOf(buffer_, 0);
+    deferred_.hidden = head_.hidden.narrow(0, 0, 0);
+  }
+  deferred_.index = rows_.index();
+  return std::move(deferred_);
 }
 
 LinearHeadGradients ChunkedHead::Finish() {

@@ -37,6 +37,8 @@ struct LinearHead {
   bool need_dhidden = false;
   bool need_dweight = false;
   bool need_dbias = false;
+  // Keep the gradient of the logits, and leave it to HeadGradientsOf to make those. Of one chunk.
+  bool defer = false;
 
   [[nodiscard]] bool needs_gradient() const { return need_dhidden || need_dweight || need_dbias; }
 };
@@ -46,6 +48,29 @@ struct LinearHeadGradients {
   at::Tensor dweight;
   at::Tensor dbias;
 };
+
+// What a forward keeps of its only chunk for HeadGradientsOf.
+struct DeferredHead {
+  at::Tensor dlogits;  // [supervised rows, vocab]
+  at::Tensor hidden;   // Those rows of hidden; undefined: it is hidden itself.
+  at::Tensor index;    // The numbers of those rows; undefined: all.
+};
+
+// Whether the gradients of a loss that is known but for its upstream gradient are left to the
+// backward: where all rows are one chunk. The products are the same, and the upstream gradient
+// multiplies hidden instead of dweight. By shapes alone. `row_bytes_per_class` as of ChunkedHead.
+bool DefersGradients(const LinearHead& head, int64_t row_bytes_per_class);
+
+// What such a backward knows beside the head, of which hidden, weight, bias and what it needs are
+// read.
+struct DeferredScale {
+  at::Tensor upstream;  // 0-dim.
+  int64_t kernel;       // Of the library whose `rescale` entry is used, or kNoKernel.
+};
+
+// Their gradients. A factor of 1 changes no bit.
+LinearHeadGradients HeadGradientsOf(const LinearHead& head, const DeferredHead& kept,
+                                    const DeferredScale& scale);
 
 // Whether the last chunk of a forward is kept for the backward, which then takes it first: not
 // where dweight is added up in fp32, whose larger chunks are others. By shapes alone.
@@ -102,6 +127,9 @@ class ChunkedHead {
     return first_reason;
   }
 
+  // What a deferring head made. Ends this object's use.
+  DeferredHead TakeDeferred();
+
   // The last chunk's logits, if `fn` left them as they were.
   at::Tensor TakeLogits() { return std::move(buffer_); }
 
@@ -122,6 +150,7 @@ class ChunkedHead {
   at::Tensor dhidden_;
   std::optional<WeightGradient> dweight_;
   at::Tensor dbias_;
+  DeferredHead deferred_;
 };
 
 // Values of supervised rows as values of all rows; 0 for the others.

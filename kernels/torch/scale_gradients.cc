@@ -1,5 +1,6 @@
 #include "kernels/torch/scale_gradients.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -60,6 +61,15 @@ bool IsTraced(const at::Tensor& tensor) {
       tensor.key_set() | c10::impl::tls_local_dispatch_key_set().included_;
   return keys.has_any(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
+}
+
+at::Tensor Scaled(const at::Tensor& tensor, const at::Tensor& factor) {
+  const AutocastOff autocast_off;
+  const at::Tensor of_rank = WithRankOf(tensor, factor);
+  if (IsTraced(tensor)) return at::mul(tensor, of_rank).to(tensor.scalar_type());
+  at::Tensor product = at::empty_like(tensor);
+  at::mul_out(product, tensor, of_rank);  // In one launch.
+  return product;
 }
 
 void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place,

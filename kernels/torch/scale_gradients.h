@@ -13,12 +13,16 @@ namespace fuseboard::torch_binding {
 // and writes every tensor even if `factor` is 1.
 bool IsTraced(const at::Tensor& tensor);
 
+// `tensor` times `factor`, 0-dim, in fp32 with one rounding.
+at::Tensor Scaled(const at::Tensor& tensor, const at::Tensor& factor);
+
 // Multiplies each tensor by `factor`, 0-dim, in fp32 with one rounding; a factor of 1 changes no
 // bit. On CUDA `factor` is never looked at on the host. With `in_place` the tensors' own memory is
 // written where it can be; otherwise `tensors` are replaced.
 //
-// On CUDA, in place: one launch per tensor of the `rescale` entry of the library `kernel`, which
-// writes nothing if the factor is 1; without such an entry, ATen's multiplication.
+// On CUDA, in place: one launch per tensor of the `rescale` entry of the library `kernel`, of a
+// large tensor after a fill of 4 bytes, which writes nothing if the factor is 1; without such an
+// entry, ATen's multiplication.
 void ScaleGradients(std::vector<at::Tensor>& tensors, const at::Tensor& factor, bool in_place,
                     int64_t kernel);
 

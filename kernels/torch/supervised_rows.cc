@@ -12,7 +12,11 @@ namespace fuseboard::torch_binding {
 
 SupervisedRows::SupervisedRows(const at::Tensor& target, int64_t ignore_index)
     : count_(target.size(0)) {
-  if (count_ == 0 || IsCapturing(target.device())) return;
+  if (count_ == 0) return;
+  if (!target.is_cpu() && (count_ <= kFewRows || IsCapturing(target.device()))) {
+    ignored_ = target.eq(ignore_index).unsqueeze(1);
+    return;
+  }
   const at::Tensor supervised = target.ne(ignore_index);
   if (target.is_cpu()) {
     index_ = at::nonzero(supervised).squeeze(1);
@@ -45,6 +49,11 @@ void SupervisedRows::Wait() {
 at::Tensor SupervisedRows::Take(const at::Tensor& full, int64_t begin, int64_t count) const {
   if (all()) return full.narrow(0, begin, count);
   return full.index_select(0, index_.narrow(0, begin, count));
+}
+
+at::Tensor SupervisedRows::WithoutIgnored(const at::Tensor& rows, int64_t begin) const {
+  if (!ignored_.defined()) return rows;
+  return rows.masked_fill(ignored_.narrow(0, begin, rows.size(0)), 0);
 }
 
 void SupervisedRows::Put(const at::Tensor& full, int64_t begin, const at::Tensor& rows) const {

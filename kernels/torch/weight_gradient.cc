@@ -12,6 +12,7 @@ namespace fuseboard::torch_binding {
 
 bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, int64_t chunks) {
   if (weight_dtype != at::kBFloat16 && weight_dtype != at::kHalf) return false;  // No gain.
+  if (chunks <= 1) return false;  // A GEMM adds up in fp32 and rounds once.
   return dweight_dtype == kWeightGradientInFloat32 ||
          (dweight_dtype == kWeightGradientByShape && chunks > kMaxChunksInWeightDtype);
 }

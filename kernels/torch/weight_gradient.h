@@ -17,7 +17,8 @@ enum WeightGradientDtype : int64_t {
 
 // `chunks`: how many chunks the shapes make, ignored rows included. By shape means: in the weight's
 // dtype up to kMaxChunksInWeightDtype chunks, beyond in fp32, where one more rounding per chunk
-// would show. False for weights that are fp32 themselves.
+// would show. False for weights that are fp32 themselves, and of a single chunk, which is summed
+// within one GEMM.
 bool AccumulatesInFloat32(at::ScalarType weight_dtype, int64_t dweight_dtype, int64_t chunks);
 
 class WeightGradient {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -11,6 +13,7 @@ from tests.benchmarks.peers import TORCH_LINEAR_CROSS_ENTROPY, liger_cutedsl, li
 
 Tensor = torch.Tensor
 Shape = tuple[int, int, int]
+_CHUNK_BYTES = 2**29  # Of the logits, by default.
 
 
 def _products(rows: int, hidden: int, vocab: int) -> list[Shape]:
@@ -24,6 +27,15 @@ def _head(bench: Bench, rows: int, hidden: int, vocab: int, seed: int, ignored: 
     x = bench.normal(g, rows, hidden)
     w = (bench.normal(g, vocab, hidden).detach() * hidden**-0.5).requires_grad_()
     return x, w, labels(bench, rows, vocab, seed, ignored)
+
+
+def _ours(fused: Callable[..., Forward], rows: int, vocab: int) -> dict[str, Forward]:
+    """What `fused(dweight_dtype, chunk_bytes)` makes: as by default, and with all logits at once if it cuts them."""
+    found = {"fuseboard": fused(1, 0), "fuseboard fp32 dW": fused(2, 0)}
+    whole = rows * -(-vocab // 64) * 64 * 2
+    if whole > _CHUNK_BYTES:
+        found["fuseboard one chunk"] = fused(1, whole)
+    return found
 
 
 def _linear_cross_entropy_peers(bench: Bench) -> dict[str, Forward]:
@@ -68,23 +80,18 @@ def fused_linear_cross_entropy(
 
     kernel = bench.kernels["cross_entropy"]
 
-    def fused(dweight_dtype: int) -> Forward:
+    def fused(dweight_dtype: int, chunk_bytes: int) -> Forward:
         def call(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
             loss, _ = torch.ops.fuseboard.fused_linear_cross_entropy(
                 x, w, None, t, None, None, -100, 0.0, 0.0, 1.0, 0.0, False, MEAN,
-                dweight_dtype, 0, kernel,
+                dweight_dtype, chunk_bytes, kernel,
             )  # fmt: skip
             return loss
 
         return call
 
-    forwards: dict[str, Forward] = {
-        "eager": eager,
-        "torch.compile": bench.compile(eager),
-        "fuseboard": fused(1),
-        "fuseboard fp32 dW": fused(2),
-    }
-    forwards |= _linear_cross_entropy_peers(bench)
+    forwards: dict[str, Forward] = {"eager": eager, "torch.compile": bench.compile(eager)}
+    forwards |= _ours(fused, rows, vocab) | _linear_cross_entropy_peers(bench)
     products = _products(int(rows * (1 - ignored)), hidden, vocab)
     shape = f"{rows}x{hidden}x{vocab}{percent_ignored(ignored)}"
     return Case(
@@ -111,17 +118,13 @@ def selected_log_probs(bench: Bench, rows: int, hidden: int, vocab: int) -> Case
 
     kernel = bench.kernels["cross_entropy"]
 
-    def fused(dweight_dtype: int) -> Forward:
+    def fused(dweight_dtype: int, chunk_bytes: int) -> Forward:
         return lambda x, w, t: torch.ops.fuseboard.selected_log_probs(
-            x, w, None, t, -100, 0.0, 1.0, 1.0, dweight_dtype, 0, kernel
+            x, w, None, t, -100, 0.0, 1.0, 1.0, dweight_dtype, chunk_bytes, kernel
         )
 
-    forwards: dict[str, Forward] = {
-        "eager": eager,
-        "torch.compile": bench.compile(eager),
-        "fuseboard": fused(1),
-        "fuseboard fp32 dW": fused(2),
-    }
+    forwards: dict[str, Forward] = {"eager": eager, "torch.compile": bench.compile(eager)}
+    forwards |= _ours(fused, rows, vocab)
     if "liger" in bench.peers:
         forwards["liger"] = liger
     if "liger cutedsl" in bench.peers:
@@ -151,17 +154,13 @@ def fused_linear_scaled_cross_entropy(bench: Bench, rows: int, hidden: int, voca
 
     kernel = bench.kernels["cross_entropy"]
 
-    def fused(dweight_dtype: int) -> Forward:
+    def fused(dweight_dtype: int, chunk_bytes: int) -> Forward:
         return lambda x, w, t: torch.ops.fuseboard.fused_linear_scaled_cross_entropy(
-            x, w, None, t, -100, 0.0, 1.0, 1.0, True, dweight_dtype, 0, kernel
+            x, w, None, t, -100, 0.0, 1.0, 1.0, True, dweight_dtype, chunk_bytes, kernel
         )
 
-    forwards: dict[str, Forward] = {
-        "eager": eager,
-        "torch.compile": bench.compile(eager),
-        "fuseboard": fused(1),
-        "fuseboard fp32 dW": fused(2),
-    }
+    forwards: dict[str, Forward] = {"eager": eager, "torch.compile": bench.compile(eager)}
+    forwards |= _ours(fused, rows, vocab)
     if "liger" in bench.peers:
         forwards["liger"] = liger
     if "liger cutedsl" in bench.peers:

@@ -7,9 +7,10 @@ cache. Without a GPU there is a clock too, so that a whole run can be tried; its
 from __future__ import annotations
 
 import dataclasses
+import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -68,13 +69,23 @@ def host_us(call: Call, wait: Call, calls: int, repeats: int) -> float:
     return statistics.median(measured)
 
 
+def in_turn(names: Iterable[str], round_index: int) -> list[str]:
+    """The implementations in the order of a round, another in each, the same in every run.
+
+    What a call heats or leaves in a cache meets the next one: in a fixed order always the same one.
+    """
+    order = list(names)
+    random.Random(round_index).shuffle(order)
+    return order
+
+
 class Clock(Protocol):
     """Measures calls on one kind of device."""
 
     def interleaved(self, calls: Calls, rounds: int) -> dict[str, Times]:
         """Times of each implementation's calls, one implementation after another in each round.
 
-        At most `rounds` of them, fewer where they take long.
+        At most `rounds` of them, fewer where they take long. In an order that changes with the round.
         """
 
     def host_us(self, call: Call) -> float:
@@ -108,8 +119,8 @@ class CudaClock:
         for round_index in range(rounds):
             if round_index >= _FEWEST_ROUNDS and time.perf_counter() - begin > _LONG_S:
                 break
-            for name, variants in calls.items():
-                call = variants[round_index % len(variants)]
+            for name in in_turn(calls, round_index):
+                call = calls[name][round_index % len(calls[name])]
                 start = torch.cuda.Event(enable_timing=True)
                 end = torch.cuda.Event(enable_timing=True)
                 torch.cuda._sleep(_HEAD_START_CYCLES)
@@ -183,9 +194,9 @@ class CpuClock:
         """Wall time."""
         taken: dict[str, list[float]] = {name: [] for name in calls}
         for round_index in range(rounds):
-            for name, variants in calls.items():
+            for name in in_turn(calls, round_index):
                 begin = time.perf_counter()
-                variants[round_index % len(variants)]()
+                calls[name][round_index % len(calls[name])]()
                 taken[name].append((time.perf_counter() - begin) * 1e3)
         return {name: summary(values) for name, values in taken.items()}
 

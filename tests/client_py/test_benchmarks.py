@@ -224,6 +224,16 @@ def test_an_implementation_that_writes_over_its_inputs_spoils_nobody_elses(bench
     assert found == {"a": 0.0, "b": 0.0}
 
 
+def test_everyone_comes_after_everyone():
+    names = ["a", "b", "c", "d"]
+    orders = [timing.in_turn(names, index) for index in range(10)]
+    assert all(sorted(order) == names for order in orders)
+    assert orders == [timing.in_turn(names, index) for index in range(10)]
+    for name in names:
+        before = {order[order.index(name) - 1] for order in orders if order.index(name) > 0}
+        assert len(before) >= 2
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_gpus_clock_counts_launches_and_memory():

@@ -250,6 +250,26 @@ def test_the_package_alone_needs_no_torch_and_the_functions_say_that_they_do() -
     assert done.stdout == "True False\ntorch\ntorch\n", done.stderr
 
 
+def test_an_import_brings_no_compiler_and_the_mark_is_what_torch_sets() -> None:
+    body = """
+    import sys
+    from fuseboard import _libraries, nn, ops
+    print("torch._dynamo" in sys.modules)
+    import torch
+    @torch.compiler.assume_constant_result
+    def marked(): pass
+    print({k: v for k, v in vars(marked).items() if vars(_libraries.kernel_handle).get(k) != v})
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(body)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "False\n{}\n", done.stderr
+
+
 def test_an_import_opens_nothing(home: pathlib.Path) -> None:
     shutil.rmtree(home)
     done = run(home, "print(sorted(ops.__all__)[0])")

@@ -57,6 +57,32 @@ def test_views_are_not_counted():
     assert names(source.stop()) == {"aten.add": 1}
 
 
+def test_operators_without_a_tensor_are_not_counted():
+    source = OperatorCountSource()
+    library = torch.library.Library("fb_test_counts_state", "DEF")
+    library.define("state(str[] names) -> str")
+    library.impl("state", lambda names: "", "CompositeExplicitAutograd")
+    a = torch.ones(2)
+    source.start()
+    source.mark(0)
+    torch.ops.fb_test_counts_state.state(["a"])
+    with torch.autograd.profiler.record_function("a range"):
+        torch.add(a, a)
+    assert names(source.stop()) == {"aten.add": 1}
+
+
+def test_lists_of_tensors_are_counted():
+    source = OperatorCountSource()
+    a = torch.ones(2)
+    source.start()
+    source.mark(0)
+    torch.cat([a, a])
+    torch._foreach_add_([a, a], 1.0)
+    a[torch.tensor([True, False])]
+    counted = names(source.stop())
+    assert {"aten.cat", "aten._foreach_add_", "aten.index"} <= set(counted)
+
+
 def test_an_operator_counts_as_one_whatever_it_runs_inside():
     source = OperatorCountSource()
     library = torch.library.Library("fb_test_counts", "DEF")

@@ -12,9 +12,16 @@ torch = pytest.importorskip("torch")
 import fuseboard
 from fakes.fake_daemon import FakeDaemon
 from fakes.fake_model import FakeBoundary, FakePatcher, Model
+from fuseboard import _binding
 from fuseboard._measure import Method, Variant
 
 Wait = Callable[..., None]
+
+# As a mapped binding: the counters that a report shows are read by an operator. For life, since the thread
+# that reports may call it until it ends.
+LIBRARY = torch.library.Library("fb_test_window", "DEF")
+LIBRARY.define("counters() -> str")
+LIBRARY.impl("counters", lambda: '{"rms_norm": {"fused": 7}}', "CompositeExplicitAutograd")
 
 
 @pytest.fixture(autouse=True)
@@ -45,21 +52,36 @@ def train(model: Model, steps: int) -> None:
 def test_a_window_counts_the_steps_asked_for_and_stands_in_the_report(daemon: FakeDaemon) -> None:
     model = Model()
     patched = fuseboard.patch(model, address=daemon.address)
-    # Of three steps the median is counted, whatever a collection of garbage runs in one of them.
-    patched.window(steps=3, warmup=1)
-    train(model, 4)
+    patched.window(steps=2, warmup=1)
+    train(model, 3)
     assert patched.report().windows == ()  # The last step ends at the next boundary.
     train(model, 1)
     (window,) = patched.report().windows
     assert window.error == ""
-    assert (window.variant, window.steps) == (Variant.PLAN, 3)
+    assert (window.variant, window.steps) == (Variant.PLAN, 2)
     assert window.revision == patched.report().revision
     assert window.launches_per_step is not None
     assert window.launches_per_step.method is Method.OPERATOR_COUNT
     # mul of the norm, add of the odd module, ones of the input.
-    assert window.launches_per_step.value == 3
+    assert window.launches_per_step.value == 3, window.kernels
     assert window.step_ms is not None and window.step_ms.samples == 1
-    assert "operators counted as the framework dispatched them, 3 samples" in str(patched.report())
+    assert "operators counted as the framework dispatched them, 2 samples" in str(patched.report())
+
+
+def test_a_report_within_a_window_is_not_counted(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = _binding.Binding(injected=torch.ops.fb_test_window)
+    monkeypatch.setattr(_binding, "_process_binding", mapped)
+    model = Model()
+    patched = fuseboard.patch(model, address=daemon.address)
+    patched.window(steps=1, warmup=0)
+    train(model, 1)
+    assert patched.report().counters[0].fused_calls == 7
+    train(model, 1)
+    (window,) = patched.report().windows
+    assert window.launches_per_step is not None
+    assert window.launches_per_step.value == 3, window.kernels
 
 
 def test_nothing_is_counted_after_the_window(daemon: FakeDaemon) -> None:

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -64,6 +65,24 @@ void Link(const KernelCall& call, int device_type, RawCall* raw) {
   raw->call.inputs = raw->inputs.data();
   raw->call.outputs = raw->outputs.data();
   raw->call.params = call.params;
+}
+
+// The number in a variable of the environment; without it there is no limit.
+int64_t LimitOf(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::strtoll(text, nullptr, 10) : std::numeric_limits<int64_t>::max();
+}
+
+// The device that a call for `device_type` runs on under the limits of the environment.
+int DeviceOf(const KernelCall& call, int device_type) {
+  const int64_t elements = LimitOf("FUSEBOARD_TEST_GPU_ELEMENTS");
+  const int64_t cols = LimitOf("FUSEBOARD_TEST_GPU_COLUMNS");
+  const auto is_large = [&](const TestTensor& of) {
+    return !of.absent() && (of.rows() * of.cols() > elements || of.cols() > cols);
+  };
+  const bool any =
+      std::ranges::any_of(call.inputs, is_large) || std::ranges::any_of(call.outputs, is_large);
+  return any ? int{FB_CPU} : device_type;
 }
 
 // One launch over outputs that held `poison`; `threads` counts on the CPU only.
@@ -145,6 +164,7 @@ std::string RejectReason(const FbKernel& kernel, const KernelCall& call, int dev
 }
 
 void Run(const FbKernel& kernel, int device_type, KernelCall* call) {
+  device_type = DeviceOf(*call, device_type);
   // An element that a run leaves alone shows as a difference between the two poisons.
   std::vector<TestTensor> first = RunOnce(kernel, device_type, *call, 0xa5, 1);
   std::vector<TestTensor> second = RunOnce(kernel, device_type, *call, 0x5a, 3);
@@ -157,6 +177,7 @@ void Run(const FbKernel& kernel, int device_type, KernelCall* call) {
 
 std::vector<TestTensor> RunInPlace(const FbKernel& kernel, int device_type, const KernelCall& call,
                                    size_t input, size_t output) {
+  device_type = DeviceOf(call, device_type);
   const DeviceTensors in(call.inputs, device_type);
   const DeviceTensors out(call.outputs, device_type);
   RawCall raw = {in.views(), out.views(), {}};

@@ -9,6 +9,10 @@
 // Libraries come from $FUSEBOARD_HOME/lib/fuseboard/kernels. Test suites are parameterised by the
 // device type and instantiated by FB_INSTANTIATE_PER_DEVICE: ctest runs the instances named Gpu*
 // under label gpu and all others under label cpu. A Gpu test fails where there is no GPU.
+//
+// Under a checker that takes long for large calls FUSEBOARD_TEST_GPU_ELEMENTS and
+// FUSEBOARD_TEST_GPU_COLUMNS are numbers: calls with a tensor of more elements, or of longer rows,
+// run on the CPU instead, so that every test and every small shape remains.
 
 #ifndef TESTS_TESTING_KERNEL_HARNESS_H_
 #define TESTS_TESTING_KERNEL_HARNESS_H_

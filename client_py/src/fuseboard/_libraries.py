@@ -32,7 +32,6 @@ _lock = threading.Lock()
 _handles: dict[str, int] = {}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def kernel_handle(operation: str) -> int:
     """The kernel library of an operation, or COMPOSITE, which is decided at its first use.
 
@@ -48,6 +47,11 @@ def kernel_handle(operation: str) -> int:
         if operation not in _handles:
             _handles[operation] = _open(operation)
         return _handles[operation]
+
+
+# What torch.compiler.assume_constant_result does, which would import torch's compiler, also in scripts that
+# compile nothing. That takes longer than all the rest of this package.
+kernel_handle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _open(operation: str) -> int:

@@ -1,12 +1,14 @@
 """Counts the operators that the framework dispatches: the source of a machine without a GPU.
 
 An operator that runs others inside itself, as a fused one does, counts as one: what is counted is how
-often the framework is asked. Views are left out; they move no data.
+often the framework is asked. Views are left out, which move no data, and so are operators without a
+tensor: those by which the profiler marks a range, or a report reads the binding's counters.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any
 
 import torch
@@ -14,6 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuseboard._measure import KernelCount, Method
 from fuseboard._sources import Counts, SourceError
+
+
+@functools.lru_cache(maxsize=4096)  # A string per type and call would be most of the cost.
+def _moves_data(func: Any) -> bool:
+    """Whether calls of an operator are counted: it takes or returns tensors, and is no view."""
+    schema = func._schema
+    types = [str(value.type) for value in (*schema.arguments, *schema.returns)]
+    return not func.is_view and any("Tensor" in t for t in types)  # E.g. List[Optional[Tensor]].
 
 
 class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -25,7 +35,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counting = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.counting and not func.is_view:
+        if self.counting and _moves_data(func):
             self.counts[str(func._schema.name).replace("::", ".")] += 1
         return func(*args, **(kwargs or {}))
 

@@ -321,3 +321,11 @@ def assert_near(got, want, dtype=None, slack=1.0, least=0.05):
 def examples(count):
     """How many random problems a test tries: `count`, times FUSEBOARD_FUZZ if that is set."""
     return int(count * float(os.environ.get("FUSEBOARD_FUZZ", "1")))
+
+
+def products(call):
+    """How often call() multiplied matrices, without and with a bias."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    names = [event.name for event in profile.events()]
+    return names.count("aten::mm"), names.count("aten::addmm")

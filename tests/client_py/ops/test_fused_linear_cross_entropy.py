@@ -14,6 +14,7 @@ from tests.client_py.ops.reference import (
     call_linear_cross_entropy,
     examples,
     linear_cross_entropy,
+    products,
 )
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -176,6 +177,36 @@ def test_a_kept_graph_gives_the_same_gradients_twice_and_a_freed_one_raises(devi
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(loss, tensors)
+
+
+# Buffers of 64 columns: a row of 33 classes in f32 takes 256 bytes.
+@pytest.mark.parametrize(
+    "rows_per_chunk, forward, backward", [(40, (0, 1), (2, 0)), (16, (4, 3), (0, 0))]
+)
+def test_products_of_a_single_chunk_are_the_backwards(
+    handle_of, device, rows_per_chunk, forward, backward
+):
+    tensors, target = problem(40, 16, 33, device=device, ignored=0)
+    found = {}
+
+    def call():
+        found["loss"], _ = call_linear_cross_entropy(
+            *tensors, target, chunk_bytes=rows_per_chunk * 256, kernel=handle_of("cross_entropy")
+        )
+
+    assert products(call) == forward
+    assert products(lambda: gradients(found["loss"], tensors)) == backward
+
+
+def test_a_frozen_weight_or_frozen_hidden_states_get_nothing(handle_of, device):
+    tensors, target = problem(12, 16, 33, device=device)
+    want = {}
+    for wanted in [(0, 1, 2), (0,), (1,), (2,), (0, 2)]:
+        leaves = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
+        loss, _ = call_linear_cross_entropy(*leaves, target, kernel=handle_of("cross_entropy"))
+        got = dict(zip(wanted, gradients(loss, leaves), strict=True))
+        want = want or got
+        assert all(torch.equal(want[i], g) for i, g in got.items())
 
 
 @pytest.mark.parametrize("reduction", [NONE, MEAN])

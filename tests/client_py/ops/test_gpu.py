@@ -328,9 +328,11 @@ def test_a_chunk_of_more_than_two_to_the_31_logits_gives_what_smaller_ones_give(
         assert size.min() > 0 and (error <= 0.03 * size).all()
 
 
-def test_half_the_rows_ignored_equals_the_other_half_alone():
-    hidden, weight = leaf(256, WIDTH), leaf(VOCAB, WIDTH)
-    target = torch.randint(0, VOCAB, (256,), device="cuda")
+# Few rows, of which the ignored ones are masked, and rows that are counted first.
+@pytest.mark.parametrize("rows", [256, 1024])
+def test_half_the_rows_ignored_equals_the_other_half_alone(rows):
+    hidden, weight = leaf(rows, WIDTH), leaf(VOCAB, WIDTH)
+    target = torch.randint(0, VOCAB, (rows,), device="cuda")
     target[::2] = -100
     kernel = load("cross_entropy")
     loss, _ = call_linear_cross_entropy(hidden, weight, None, target, kernel=kernel)
@@ -342,20 +344,21 @@ def test_half_the_rows_ignored_equals_the_other_half_alone():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
-def test_linear_losses_of_half_the_rows_equal_the_other_half_alone():
-    hidden, weight, bias = leaf(256, WIDTH), leaf(VOCAB, WIDTH), leaf(VOCAB)
-    target = torch.randint(0, VOCAB, (256,), device="cuda")
+@pytest.mark.parametrize("rows", [256, 1024])
+def test_linear_losses_of_half_the_rows_equal_the_other_half_alone(rows):
+    hidden, weight, bias = leaf(rows, WIDTH), leaf(VOCAB, WIDTH), leaf(VOCAB)
+    target = torch.randint(0, VOCAB, (rows,), device="cuda")
     target[::2] = -100
-    teacher = (torch.randn(256, 32, device="cuda"), torch.randn(VOCAB, 32, device="cuda"), None)
+    teacher = (torch.randn(rows, 32, device="cuda"), torch.randn(VOCAB, 32, device="cuda"), None)
     loss, jsd_kernel = load("cross_entropy"), load("jsd")
 
-    def losses(rows):
-        head = (hidden[rows], weight, bias)
-        nll, entropy = call_scaled_cross_entropy(*head, target[rows], kernel=loss)
+    def losses(some):
+        head = (hidden[some], weight, bias)
+        nll, entropy = call_scaled_cross_entropy(*head, target[some], kernel=loss)
         yield (nll - 0.1 * entropy).sum()
-        yield call_selected_log_probs(*head, target[rows], kernel=loss).sum()
-        taught = (teacher[0][rows], *teacher[1:])
-        yield call_linear_jsd(head, taught, target[rows], kernel=jsd_kernel)
+        yield call_selected_log_probs(*head, target[some], kernel=loss).sum()
+        taught = (teacher[0][some], *teacher[1:])
+        yield call_linear_jsd(head, taught, target[some], kernel=jsd_kernel)
 
     for got, want in zip(losses(slice(None)), losses(slice(1, None, 2)), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)

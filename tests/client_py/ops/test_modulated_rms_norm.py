@@ -21,7 +21,8 @@ from tests.client_py.ops.reference import (
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 OPERATION = "modulated_rms_norm"
 # x and what modulates it: per example in both forms, per row, one for all; a width that no vector
-# divides; wider than one block; no rows; rank 1, 2 and 4.
+# divides; wider than one block; no rows; rank 1, 2 and 4; few rows of packs, whose groups are a row, a
+# few rows, or so many that several warps add them up.
 SHAPES = [
     ((3, 5, 64), (3, 64)),
     ((3, 5, 37), (3, 1, 37)),
@@ -34,6 +35,10 @@ SHAPES = [
     ((6, 32), (1, 32)),
     ((2, 3, 4, 32), (2, 32)),
     ((2, 3, 4, 32), (2, 3, 1, 32)),
+    ((40, 1, 256), (40, 256)),
+    ((3, 11, 264), (3, 1, 264)),
+    ((1, 70, 512), (1, 512)),
+    ((2, 4, 4096), (2, 4096)),
 ]
 
 

@@ -10,6 +10,7 @@ from tests.client_py.ops.reference import (
     assert_near,
     call_selected_log_probs,
     examples,
+    products,
     token_losses,
 )
 from tests.client_py.ops.test_fused_linear_cross_entropy import DTYPES, problem
@@ -167,14 +168,6 @@ def test_second_derivative_raises_with_the_operators_name():
     (dhidden,) = torch.autograd.grad(values, tensors[0], create_graph=True)
     with pytest.raises(RuntimeError, match="selected_log_probs_backward"):
         dhidden.square().sum().backward()
-
-
-def products(call):
-    """How often call() multiplied matrices, without and with a bias."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        call()
-    names = [event.name for event in profile.events()]
-    return names.count("aten::mm"), names.count("aten::addmm")
 
 
 # Buffers of 64 columns: a row of 33 classes in f32 takes 256 bytes.

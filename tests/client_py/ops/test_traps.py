@@ -111,6 +111,47 @@ def test_few_supervised_rows_get_their_gradients(handle_of, device, name, dtype)
     assert_near(got[-8:], want)
 
 
+def all_linear_losses(head, teacher, target, load, **options):
+    """A scalar of each loss of a linear layer, by its name."""
+    kernel, rows = load("cross_entropy"), (*head, target)
+    nll, entropy = call_scaled_cross_entropy(*rows, kernel=kernel, **options)
+    return {
+        "mean": call_linear_cross_entropy(*rows, kernel=kernel, **options)[0],
+        "none": call_linear_cross_entropy(*rows, reduction=NONE, kernel=kernel, **options)[0].sum(),
+        "log_probs": call_selected_log_probs(*rows, kernel=kernel, **options).sum(),
+        "entropy": (nll + 0.3 * entropy).sum(),
+        "jsd": call_linear_jsd(head, teacher, target, kernel=load("jsd"), **options),
+    }
+
+
+# One chunk and several; rows so few that nobody counts those that are ignored, and more.
+@pytest.mark.parametrize("chunk_bytes", [0, 8192])
+@pytest.mark.parametrize("rows", [40, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_ignored_rows_hold_reaches_nothing(handle_of, device, dtype, rows, chunk_bytes):
+    def leaf(*shape):
+        return (0.5 * torch.randn(*shape, device=device)).to(dtype).requires_grad_()
+
+    hidden, head = leaf(rows, 16), (leaf(33, 16), leaf(33))
+    teacher = tuple(t.detach() for t in (leaf(rows, 24), leaf(33, 24), leaf(33)))
+    target = torch.randint(33, (rows,), device=device)
+    target[1::3] = -100
+    spoilt, taught = hidden.detach().clone(), teacher[0].clone()
+    for tensor in (spoilt, taught):
+        tensor[1::6], tensor[4::6] = math.nan, math.inf
+    spoilt.requires_grad_()
+    want = all_linear_losses((hidden, *head), teacher, target, handle_of, chunk_bytes=chunk_bytes)
+    got = all_linear_losses(
+        (spoilt, *head), (taught, *teacher[1:]), target, handle_of, chunk_bytes=chunk_bytes
+    )
+    for name, loss in want.items():
+        of_want = torch.autograd.grad(1.7 * loss, (hidden, *head))
+        of_got = torch.autograd.grad(1.7 * got[name], (spoilt, *head))
+        for a, b in zip((got[name], *of_got), (loss, *of_want), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
+        assert (of_got[0][1::3] == 0).all(), name
+
+
 # Only the last turn of a conversation is labelled, and the model is sure of each token: half the time of another one
 # than the label. The head is frozen, and so is what the hidden states are made of, but for an adapter of low rank.
 @pytest.mark.parametrize(

@@ -44,18 +44,28 @@ struct Case {
   int64_t size;
   int64_t offset;
   float factor;
+  int32_t sm_count = 0;  // If not 0: as if the device were so small, and the size large to it.
 };
 
-// Sizes: none, one, an odd tail, whole packs, more than one turn of the grid. Offset 1 is
+// Sizes: none, one, no run of 16 bytes, an odd tail, whole runs, several tiles. Offsets but 0 are
 // unaligned.
 std::vector<Case> Cases() {
+  constexpr float kThird = 1.0f / 3.0f;
   std::vector<Case> cases;
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int64_t size : {0, 1, 1027, 4096, 3'000'000}) {
+    for (const int64_t size : {0, 1, 3, 1027, 4096, 3'000'000}) {
       for (const int64_t offset : {0, 1}) {
-        for (const float factor :
-             {1.0f, 1.0f / 3.0f, 0.0f, std::numeric_limits<float>::quiet_NaN()}) {
+        for (const float factor : {1.0f, kThird, 0.0f, std::numeric_limits<float>::quiet_NaN()}) {
           cases.push_back({dtype, size, offset, factor});
+        }
+      }
+      for (const int64_t offset : {2, 3, 7}) cases.push_back({dtype, size, offset, kThird});
+    }
+    // 1 multiprocessor draws the tiles of all dtypes, 3 those of f32, 6 none: eight rounds there.
+    for (const int32_t sm_count : {1, 3, 6}) {
+      for (const int64_t offset : {0, 3}) {
+        for (const float factor : {1.0f, kThird}) {
+          cases.push_back({dtype, 3'000'000, offset, factor, sm_count});
         }
       }
     }
@@ -76,9 +86,11 @@ TEST(GpuRescaleTest, MultipliesInFloatWithOneRoundingAndTouchesNothingElse) {
     RescaleCall call({factor.get(), {1}, {1}, 1, FB_F32, FB_CUDA, 0},
                      gradient.View(memory.get(), FB_CUDA));
     testing::DescribeDevice(FB_CUDA, &call.call);
+    if (c.sm_count != 0) call.call.sm_count = c.sm_count;
     ASSERT_EQ(Entry().reject_reason(&call.call), nullptr);
-    ASSERT_EQ(Entry().workspace_bytes(&call.call), 0u);
-    ASSERT_EQ(Entry().launch(&call.call, nullptr), 0);
+    DeviceMemory workspace(FB_CUDA, Entry().workspace_bytes(&call.call));
+    workspace.Set(0x5a);
+    ASSERT_EQ(Entry().launch(&call.call, workspace.get()), 0);
     testing::Synchronize(FB_CUDA);
     memory.CopyTo(gradient.image().data(), gradient.image().size());
     int64_t wrong = 0;
@@ -89,7 +101,7 @@ TEST(GpuRescaleTest, MultipliesInFloatWithOneRoundingAndTouchesNothingElse) {
       wrong += std::isnan(want) ? !std::isnan(got) : got != want;
     }
     EXPECT_EQ(wrong, 0) << "dtype " << c.dtype << " size " << c.size << " offset " << c.offset
-                        << " factor " << c.factor;
+                        << " factor " << c.factor << " multiprocessors " << c.sm_count;
     EXPECT_EQ(gradient.CountTouchedGuards(0x5a), 0);
   }
 }

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/testing/kernel_harness.h"
 
@@ -129,6 +131,23 @@ TEST(KernelHarnessTest, FindsAResultThatDependsOnTheThreads) {
                             return 0;
                           }),
                           "differ between two runs");
+}
+
+TEST(KernelHarnessTest, UnderALimitALargeCallOfTheGpuRunsOnTheCpu) {
+  const FbKernel kernel = KernelOf([](const FbCall* call, void*) {
+    EXPECT_EQ(call->device_type, FB_CPU);
+    for (int i = 0; i < 4; ++i) Out(call)[i] = 1.0f;
+    return 0;
+  });
+  KernelCall call = {FB_FORWARD, {TestTensor()}, {TestTensor(FB_F32, {2, 2})}, nullptr};
+  for (const auto& [variable, limit] :
+       {std::pair("FUSEBOARD_TEST_GPU_ELEMENTS", "3"), {"FUSEBOARD_TEST_GPU_COLUMNS", "1"}}) {
+    setenv(variable, limit, 1);
+    testing::Run(kernel, FB_CUDA, &call);
+    unsetenv(variable);
+    EXPECT_EQ(call.outputs[0].At(1, 1), 1.0) << variable;
+    call.outputs[0].Set(1, 1, 0.0);
+  }
 }
 
 TEST(KernelHarnessTest, FindsAValueOutsideTheTolerance) {

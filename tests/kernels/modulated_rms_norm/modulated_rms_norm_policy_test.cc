@@ -19,6 +19,20 @@ static_assert(SelectSlices(1, /*group_rows=*/16896, 1, 264, true).per_group >= 2
 static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/true).per_group == 4);
 static_assert(SelectSlices(16, /*group_rows=*/4, 1, 264, /*has_dweight=*/false).per_group == 1);
 
+// Few rows have kernels of their own, up to where these are quicker.
+static_assert(SelectFewForward(/*rows=*/64, /*row_packs=*/512).threads_per_row == 256);
+static_assert(SelectFewForward(64, 100).threads_per_row == 128);  // A pack to each.
+static_assert(!SelectFewForward(513, 512).few_rows && !SelectFewForward(1, 31).few_rows &&
+              !SelectFewForward(1, 1025).few_rows);
+static_assert(SelectFewBackward(64, 512).packs == 2 && SelectFewBackward(2048, 513).packs == 4);
+static_assert(!SelectFewBackward(2049, 512).few_rows && !SelectFewBackward(1, 1025).few_rows);
+
+// Lanes that share a group: as many as have a batch of its rows, while all groups have lanes.
+static_assert(PartBits(/*groups=*/16, /*group_rows=*/4, /*lanes=*/32, /*batch=*/4) == 0);
+static_assert(PartBits(1, 4, 32, 4) == 0 && PartBits(1, 5, 32, 4) == 1);
+static_assert(PartBits(1, 1000, 32, 4) == 5 && PartBits(3, 1000, 32, 4) == 3);
+static_assert(PartBits(33, 1000, 32, 4) == 0);
+
 // A row of scale per row has no second row to share it.
 static_assert(SelectRowsForm(/*row_packs=*/512, /*group_rows=*/1).rows == 1);
 static_assert(SelectRowsForm(512, 1024) == kTwoRows && ThreadsOf(kTwoRows, 512) == 256);
@@ -47,6 +61,32 @@ TEST(ModulatedRmsNormPolicyTest, SlicesCoverAGroupAndNoneIsEmpty) {
       EXPECT_TRUE(group_rows == 0 || (plan.slices.per_group - 1) * plan.slices.rows < group_rows);
       EXPECT_GE(plan.parts * plan.part_slices, plan.slice_count);
       EXPECT_LT((plan.parts - 1) * plan.part_slices, plan.slice_count);
+    }
+  }
+}
+
+TEST(ModulatedRmsNormPolicyTest, FewRowsAreCoveredByWholeWarps) {
+  for (int64_t row_packs = 1; row_packs < 1100; ++row_packs) {
+    const rms_norm::Policy forward = SelectFewForward(kMostFewForwardRows, row_packs);
+    if (forward.few_rows) {
+      EXPECT_GE(forward.packs * forward.threads_per_row, row_packs);
+      EXPECT_EQ(forward.threads_per_row % rms_norm::kWarp, 0);
+      EXPECT_LE(forward.threads_per_row, rms_norm::kFewRowsMaxThreads);
+    }
+    const rms_norm::Policy backward = SelectFewBackward(1, row_packs);
+    if (backward.few_rows) {
+      EXPECT_GE(backward.packs * backward.threads_per_row, row_packs);
+    }
+  }
+}
+
+// A group that takes several warps is one of so few that a thread has one column of each.
+TEST(ModulatedRmsNormPolicyTest, GroupsOfSeveralWarpsAllHaveLanes) {
+  constexpr int kLanes = kFewRowsThreads / rms_norm::kFewRowsTile;
+  for (const int64_t groups : {1, 2, 3, 4, 5, 8, 31, 32, 33, 2048}) {
+    for (const int64_t group_rows : {1, 2, 5, 8, 9, 64, 2048}) {
+      const int bits = PartBits(groups, group_rows, kLanes, kFewRowsBatch);
+      EXPECT_TRUE(bits == 0 || groups << bits <= kLanes);
     }
   }
 }

@@ -121,6 +121,75 @@ TEST_P(ModulatedRmsNormTest, GradientsAgreeWithDouble) {
   }
 }
 
+// Of one dtype few rows have kernels of their own on a GPU. A row to a group; one group, of a row
+// and of as many as its lanes have not; groups that share a warp and those of several, not a power
+// of two of them; more groups than lanes; one and two packs to a thread, to the widest in bf16; a
+// tile that the last columns do not fill.
+TEST_P(ModulatedRmsNormTest, FewRowsAndTheirGradientsAgreeWithDouble) {
+  constexpr Shape kFew[] = {{64, 256, 64}, {1, 1032, 1},  {100, 264, 1},  {64, 4096, 16},
+                            {33, 1000, 3}, {45, 2056, 9}, {130, 512, 65}, {7, 4104, 7},
+                            {12, 8192, 2}, {250, 16, 125}};
+  for (const Shape& shape : kFew) {
+    for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
+      const Case c = {.norm = {.rows = shape.rows,
+                               .hidden = shape.hidden,
+                               .x_dtype = FB_BF16,
+                               .weight_dtype = weight},
+                      .groups = shape.groups,
+                      .scale_dtype = FB_BF16,
+                      .shift_dtype = FB_BF16};
+      Forward(c);
+      Backward(c);
+      Backward(c, {.row_stride = 0});
+    }
+  }
+}
+
+// More rows than the kernel for few has, or wider ones: two rows to a block, of which the last has
+// one, in each of its widths; a row of scale per row.
+TEST_P(ModulatedRmsNormTest, ForwardOfMoreRowsAgreesWithDouble) {
+  constexpr Shape kMore[] = {{519, 1032, 173}, {519, 4104, 3}, {6, 8200, 2}, {514, 1032, 514}};
+  for (const Shape& shape : kMore) {
+    for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
+      Forward({.norm = {.rows = shape.rows,
+                        .hidden = shape.hidden,
+                        .x_dtype = FB_BF16,
+                        .weight_dtype = weight},
+               .groups = shape.groups,
+               .scale_dtype = FB_BF16,
+               .shift_dtype = FB_BF16});
+    }
+  }
+}
+
+// The widths of f32, whose packs are of fewer columns.
+TEST_P(ModulatedRmsNormTest, FewRowsOfF32AgreeWithDouble) {
+  constexpr Shape kFew[] = {{24, 4096, 3}, {40, 36, 40}, {70, 2052, 1}, {18, 1024, 9}};
+  for (const Shape& shape : kFew) {
+    for (const int32_t shift_dtype : {FB_F32, FB_BF16}) {
+      const Case c = {.norm = {.rows = shape.rows, .hidden = shape.hidden},
+                      .groups = shape.groups,
+                      .shift_dtype = shift_dtype};
+      Forward(c);
+      Backward(c);
+    }
+  }
+}
+
+// Another dtype of scale than of x is left to the kernels for many rows, of which few rows are
+// enough here.
+TEST_P(ModulatedRmsNormTest, GradientsOfUnlikeDTypesAgreeWithDouble) {
+  for (const Shape& shape : kShapes) {
+    Backward({.norm = {.rows = shape.rows,
+                       .hidden = shape.hidden,
+                       .x_dtype = FB_BF16,
+                       .weight_dtype = FB_BF16},
+              .groups = shape.groups,
+              .scale_dtype = FB_F16,
+              .shift_dtype = FB_BF16});
+  }
+}
+
 // On an H200 7 clusters of 16 blocks, whose slices are one piece or two, to 66 of 2: examples of
 // one cluster and of several, clusters with examples and parts of them; examples of so few rows
 // that the other kernels take them. On a CPU a row is a row.
@@ -160,6 +229,15 @@ TEST_P(ModulatedRmsNormTest, WideRowsAgreeWithDouble) {
       Backward(c);
     }
   }
+}
+
+// On an H200 66 clusters, each of which has every 66th row.
+TEST_P(ModulatedRmsNormTest, ManyWideRowsOfAnExampleAgreeWithDouble) {
+  if (GetParam() != FB_CUDA) GTEST_SKIP() << "16 million elements, for a grid of a GPU";
+  Forward({.norm = {.rows = 2000, .hidden = 8200, .x_dtype = FB_BF16, .weight_dtype = FB_BF16},
+           .groups = 2,
+           .scale_dtype = FB_BF16,
+           .shift_dtype = FB_BF16});
 }
 
 TEST_P(ModulatedRmsNormTest, WideRowsMayLieApartAndEachGradientBeAlone) {

@@ -32,6 +32,13 @@ static_assert(SelectForward(80, Whole(8192)).cluster == 1);
 static_assert(SelectForward(80, Whole(8193)).packs == 0);
 static_assert(SelectForward(999, Whole(4096)) == SelectForward(90, Whole(4096)));
 
+// 4,096 columns of bf16: rows share blocks where there are many.
+static_assert(SpreadRows(SelectForward(90, Whole(512)), 8192, 132).rows_per_block == 4);
+static_assert(SpreadRows(SelectForward(90, Whole(512)), 300, 132).rows_per_block == 2);
+static_assert(SpreadRows(SelectForward(90, Whole(512)), 64, 132).rows_per_block == 1);
+// Blocks stay whole warps.
+static_assert(SpreadRows(SelectForward(90, Whole(8)), 64, 132) == SelectForward(90, Whole(8)));
+
 class SoftmaxPolicyTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   static void ExpectHolds(const Policy& policy, const RowShape& row) {

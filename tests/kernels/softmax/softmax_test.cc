@@ -11,17 +11,18 @@ using testing::KernelCall;
 using testing::OpenKernel;
 using testing::TestTensor;
 
-// One column; rows of a few threads, of a warp (of f32 up to 512 columns), of a block, of several
-// blocks (from 16,384 columns of f32 on), and the widest; widths that 16 bytes do not divide.
+// One column; rows of a few threads, of a warp (of f32 up to 512 columns), of a block, so many that
+// blocks have several, of several blocks (from 16,384 columns of f32 on), and the widest; widths
+// that 16 bytes do not divide.
 struct Shape {
   int64_t rows;
   int64_t cols;
 };
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-constexpr Shape kShapes[] = {{1, 1},     {5, 3},      {33, 16},    {7, 67},    {9, 256},
-                             {3, 515},   {3, 1024},   {2, 5120},   {2, 16411}, {1, 32768},
-                             {1, 50257}, {1, 131072}, {1, 262144}, {0, 16},    {5, 0}};
+constexpr Shape kShapes[] = {
+    {1, 1},    {5, 3},     {33, 16},   {7, 67},    {9, 256},    {3, 515},    {3, 1024}, {601, 4096},
+    {2, 5120}, {2, 16411}, {1, 32768}, {1, 50257}, {1, 131072}, {1, 262144}, {0, 16},   {5, 0}};
 
 class SoftmaxTest : public ::testing::TestWithParam<int> {
  protected:

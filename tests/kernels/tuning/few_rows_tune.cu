@@ -11,6 +11,7 @@
 #include "kernels/layer_norm/layer_norm_backward.cuh"
 #include "kernels/layer_norm/layer_norm_policy.h"
 #include "kernels/rms_norm/few_rows_backward.cuh"
+#include "kernels/rms_norm/few_rows_forward.cuh"
 #include "kernels/rms_norm/rms_norm_backward.cuh"
 #include "kernels/rms_norm/rms_norm_forward.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
@@ -51,8 +52,8 @@ struct Bench {
 
 // ---- Forward ----
 
-template <bool kAdd, int kPacks>
-int RunForward(const Bench& b, Shape s, int turn) {
+template <bool kAdd>
+rms_norm::ForwardArgs ForwardArgsOf(const Bench& b, Shape s, int turn) {
   rms_norm::ForwardArgs args = {};
   args.x = b.At(b.x, s, turn);
   args.weight = b.weight();
@@ -64,11 +65,29 @@ int RunForward(const Bench& b, Shape s, int turn) {
   args.weight_dtype = FB_BF16;
   args.inverse_hidden = 1.0f / static_cast<float>(s.hidden);
   args.norm = {s.rows, s.hidden, 1e-6f, 0.0f, true};
+  return args;
+}
+
+template <bool kAdd, int kPacks>
+int RunForward(const Bench& b, Shape s, int turn) {
   const Policy p = rms_norm::CutRow(s.hidden / 8, kPacks, 512, 1, 32);
   if (p.packs == 0 || p.threads_per_row < 32) return cudaErrorInvalidValue;
   return LaunchKernel(
       rms_norm::RmsNormForwardKernel<BFloat16, BFloat16, true, kAdd, false, kPacks, false>,
-      {.blocks = s.rows, .threads = dim3(static_cast<unsigned>(p.threads_per_row))}, args);
+      {.blocks = s.rows, .threads = dim3(static_cast<unsigned>(p.threads_per_row))},
+      ForwardArgsOf<kAdd>(b, s, turn));
+}
+
+// The kernel for few rows.
+template <bool kAdd, int kPacks, bool kDependent>
+int RunFewForward(const Bench& b, Shape s, int turn) {
+  const Policy p = rms_norm::CutRow(s.hidden / 8, kPacks, 512, 1, 32);
+  if (p.packs == 0 || p.threads_per_row < 32) return cudaErrorInvalidValue;
+  return LaunchKernel(rms_norm::FewRowsForwardKernel<BFloat16, kAdd, false, kPacks>,
+                      {.blocks = s.rows,
+                       .threads = dim3(static_cast<unsigned>(p.threads_per_row)),
+                       .dependent = kDependent},
+                      ForwardArgsOf<kAdd>(b, s, turn));
 }
 
 // ---- Backward ----
@@ -111,7 +130,7 @@ int RunMany(const Bench& b, Shape s, int turn, const Policy& p) {
   }
 }
 
-template <bool kCenter, bool kAdd>
+template <bool kCenter, bool kAdd, int kBatch>
 int RunFew(const Bench& b, Shape s, int turn, int threads, bool dependent) {
   rms_norm::FewRowsArgs args = {};
   args.dy = b.At(b.dy, s, turn), args.x = b.At(b.x, s, turn), args.weight = b.weight();
@@ -127,9 +146,10 @@ int RunFew(const Bench& b, Shape s, int turn, int threads, bool dependent) {
   args.round_normed = !kCenter;
   const int64_t packs = rms_norm::CeilDiv(args.row_packs, threads);
   if (packs > 4) return cudaErrorInvalidValue;
-  const auto kernel = packs == 1   ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 1>
-                      : packs == 2 ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 2>
-                                   : rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 4>;
+  const auto kernel =
+      packs == 1   ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 1, kBatch>
+      : packs == 2 ? rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 2, kBatch>
+                   : rms_norm::FewRowsBackwardKernel<BFloat16, kCenter, kAdd, 4, kBatch>;
   return LaunchKernel(kernel,
                       {.blocks = args.column_blocks + s.rows,
                        .threads = dim3(static_cast<unsigned>(threads)),
@@ -191,13 +211,12 @@ void Check(const Bench& b, Shape s, const char* name) {
   };
   tuning::Check(RunManyOf<kCenter, kAdd>(b, s, 0, ManyPolicy<kCenter, kAdd>(s.hidden)));
   const auto want = results();
-  for (const int threads : {256, 512}) {
-    if (s.hidden / 8 > 4 * threads) continue;
+  const auto compare = [&](int batch, const std::function<int()>& run) {
     const auto got = [&] {
       tuning::Check(cudaMemset(b.At(b.dx, s, 0), 0xff, static_cast<size_t>(n) * 2));
       tuning::Check(cudaMemset(b.dweight(), 0xff, static_cast<size_t>(s.hidden) * 2));
       if (kCenter) tuning::Check(cudaMemset(b.dbias(), 0xff, static_cast<size_t>(s.hidden) * 2));
-      tuning::Check(RunFew<kCenter, kAdd>(b, s, 0, threads, false));
+      tuning::Check(run());
       return results();
     };
     const auto first = got();
@@ -206,25 +225,51 @@ void Check(const Bench& b, Shape s, const char* name) {
     const double dweight = Apart(first[1], want[1]);
     const double dbias = kCenter ? Apart(first[2], want[2]) : 0.0;
     const bool good = same && dx < 1e-3 && dweight < 1e-3 && dbias < 1e-3;
-    std::printf("%s %s %lldx%lld threads %d: dx %.2e dweight %.2e dbias %.2e\n",
+    std::printf("%s %s %lldx%lld batch %d: dx %.2e dweight %.2e dbias %.2e\n",
                 good ? "ok  " : "FAIL", name, static_cast<long long>(s.rows),
-                static_cast<long long>(s.hidden), threads, dx, dweight, dbias);
-  }
+                static_cast<long long>(s.hidden), batch, dx, dweight, dbias);
+  };
+  compare(1, [&] { return RunFew<kCenter, kAdd, 1>(b, s, 0, 512, false); });
+  compare(2, [&] { return RunFew<kCenter, kAdd, 2>(b, s, 0, 256, false); });
+  compare(4, [&] { return RunFew<kCenter, kAdd, 4>(b, s, 0, 512, false); });
 }
 
-void Forwards(const Bench& b, Shape s, const std::string& at) {
+// y and rstd of the kernel for few rows and of the other.
+template <bool kAdd>
+void CheckForward(const Bench& b, Shape s) {
+  const int64_t n = s.rows * s.hidden;
+  const auto results = [&](int error) {
+    tuning::Check(error);
+    tuning::Check(cudaDeviceSynchronize());
+    return std::vector{ValuesOf(b.At(b.y, s, 0), n), ValuesOf(b.rstd(), 2 * s.rows)};
+  };
+  const auto want = results(RunForward<kAdd, 4>(b, s, 0));
+  tuning::Check(cudaMemset(b.At(b.y, s, 0), 0xff, static_cast<size_t>(n) * 2));
+  const auto got = results(RunFewForward<kAdd, 1, false>(b, s, 0));
+  const double y = Apart(got[0], want[0]);
+  std::printf("%s forward %lldx%lld: y %.2e\n", y < 1e-3 ? "ok  " : "FAIL",
+              static_cast<long long>(s.rows), static_cast<long long>(s.hidden), y);
+}
+
+void Forwards(const Bench& b, Shape s, const std::string& at, int chain) {
   std::vector<tuning::Candidate> c;
   const auto add = [&](const char* name, int (*run)(const Bench&, Shape, int)) {
     if (run(b, s, 0) != cudaSuccess) return;
     c.push_back({at + name, [=, &b](int turn) { return run(b, s, turn); }});
   };
-  add("rms_norm forward packs 4", RunForward<false, 4>);
-  add("rms_norm forward packs 2", RunForward<false, 2>);
   add("rms_norm forward packs 1", RunForward<false, 1>);
-  add("fused_add forward packs 4", RunForward<true, 4>);
-  add("fused_add forward packs 2", RunForward<true, 2>);
+  add("rms_norm forward packs 2", RunForward<false, 2>);
+  add("rms_norm forward few packs 1", RunFewForward<false, 1, false>);
+  add("rms_norm forward few packs 2", RunFewForward<false, 2, false>);
+  add("rms_norm forward few packs 1 dependent", RunFewForward<false, 1, true>);
+  add("rms_norm forward few packs 2 dependent", RunFewForward<false, 2, true>);
   add("fused_add forward packs 1", RunForward<true, 1>);
-  tuning::TimeInterleaved(c);
+  add("fused_add forward packs 2", RunForward<true, 2>);
+  add("fused_add forward few packs 1", RunFewForward<true, 1, false>);
+  add("fused_add forward few packs 2", RunFewForward<true, 2, false>);
+  add("fused_add forward few packs 1 dependent", RunFewForward<true, 1, true>);
+  add("fused_add forward few packs 2 dependent", RunFewForward<true, 2, true>);
+  tuning::TimeInterleaved(c, chain);
 }
 
 template <bool kCenter, bool kAdd>
@@ -233,12 +278,16 @@ void Backwards(const Bench& b, Shape s, const std::string& at) {
   std::vector<tuning::Candidate> c = {{at + "backward many", [&b, s, policy](int turn) {
                                          return RunManyOf<kCenter, kAdd>(b, s, turn, policy);
                                        }}};
-  for (const int threads : {256, 512}) {
-    if (s.hidden / 8 > 4 * threads) continue;
-    c.push_back({at + "backward few " + std::to_string(threads), [&b, s, threads](int turn) {
-                   return RunFew<kCenter, kAdd>(b, s, turn, threads, false);
-                 }});
-  }
+  const auto add = [&](const char* name, int threads,
+                       int (*run)(const Bench&, Shape, int, int, bool)) {
+    if (run(b, s, 0, threads, false) != cudaSuccess) return;
+    c.push_back({at + name, [=, &b](int turn) { return run(b, s, turn, threads, false); }});
+  };
+  add("backward few, 512 threads, 1 row at a time", 512, RunFew<kCenter, kAdd, 1>);
+  add("backward few, 512 threads, 2 rows at a time", 512, RunFew<kCenter, kAdd, 2>);
+  add("backward few, 512 threads, 4 rows at a time", 512, RunFew<kCenter, kAdd, 4>);
+  add("backward few, 256 threads, 2 rows at a time", 256, RunFew<kCenter, kAdd, 2>);
+  add("backward few, 256 threads, 4 rows at a time", 256, RunFew<kCenter, kAdd, 4>);
   tuning::TimeInterleaved(c);
 }
 
@@ -254,20 +303,20 @@ void Both(const Bench& b, Shape s, const std::string& at) {
                    return backward(turn);
                  }});
   };
-  const auto few = [&b, s](int turn) { return RunFew<false, kAdd>(b, s, turn, 512, false); };
-  const auto dependent = [&b, s](int turn) { return RunFew<false, kAdd>(b, s, turn, 512, true); };
+  const auto few = [&b, s](int turn) { return RunFew<false, kAdd, 2>(b, s, turn, 512, true); };
   after("both: packs 4, many", RunForward<kAdd, 4>,
         [&b, s, policy](int turn) { return RunManyOf<false, kAdd>(b, s, turn, policy); });
-  after("both: packs 4, few", RunForward<kAdd, 4>, few);
   after("both: packs 1, few", RunForward<kAdd, 1>, few);
-  after("both: packs 1, few dependent", RunForward<kAdd, 1>, dependent);
+  after("both: few, few", RunFewForward<kAdd, 1, false>, few);
+  after("both: few dependent, few", RunFewForward<kAdd, 1, true>, few);
   tuning::TimeInterleaved(c);
 }
 
 void Tune(const Bench& b, Shape s) {
   const std::string at = std::to_string(s.rows) + "x" + std::to_string(s.hidden) + " ";
   const bool small = s.rows * s.hidden <= 64 * 8192;
-  if (small) Forwards(b, s, at);
+  if (small) Forwards(b, s, at, 1);
+  if (small) Forwards(b, s, at + "of 16 ", 16);
   Backwards<false, false>(b, s, at + "rms_norm ");
   Backwards<false, true>(b, s, at + "fused_add ");
   Backwards<true, false>(b, s, at + "layer_norm ");
@@ -296,10 +345,13 @@ int Main(int argc, char** argv) {
   tuning::Check(cudaMemcpy(b.rstd(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
   tuning::Check(cudaMemcpy(b.mean(), tenths.data(), tenths.size() * 4, cudaMemcpyHostToDevice));
   for (const Shape s :
-       {Shape{64, 4096}, {1, 4096}, {37, 1000}, {64, 2048}, {65, 8200}, {300, 264}}) {
+       {Shape{64, 4096}, {1, 4096}, {37, 1000}, {64, 2048}, {65, 8184}, {300, 264}}) {
     Check<false, false>(b, s, "rms_norm");
     Check<false, true>(b, s, "fused_add");
     Check<true, false>(b, s, "layer_norm");
+    if (s.hidden > 4096 || s.hidden < 1000) continue;
+    CheckForward<false>(b, s);
+    CheckForward<true>(b, s);
   }
   for (const Shape s : shapes) Tune(b, s);
   return EXIT_SUCCESS;

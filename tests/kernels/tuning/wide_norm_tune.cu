@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_policy.h"
@@ -78,24 +79,21 @@ struct Pass {
     } else {
       const int64_t sums = rms_norm::BackwardBlocks(policy, rows, b.call.sm_count) / policy.cluster;
       float* const of_bias = kCenter ? Floats(b.partials) + sums * hidden : nullptr;
-      const WideBackwardArgs args = {.dy = at(b.dy),
-                                     .x = at(b.x),
-                                     .weight = b.weight.base(),
-                                     .dsum = at(b.residual),
-                                     .mean = Floats(b.mean),
-                                     .rstd = Floats(b.rstd),
-                                     .dx = at(b.y),
-                                     .weight_partials = Floats(b.partials),
-                                     .bias_partials = of_bias,
-                                     .dy_stride = hidden,
-                                     .x_stride = hidden,
-                                     .dsum_stride = hidden,
-                                     .dx_stride = hidden,
-                                     .rows = rows,
-                                     .hidden = hidden,
-                                     .inverse_hidden = 0.0f,
-                                     .offset = 0.0f,
-                                     .round_normed = false};
+      const rms_norm::GradientArgs gradient = {.dy = at(b.dy),
+                                               .x = at(b.x),
+                                               .weight = b.weight.base(),
+                                               .dsum = at(b.residual),
+                                               .mean = Floats(b.mean),
+                                               .rstd = Floats(b.rstd),
+                                               .dx = at(b.y),
+                                               .dy_stride = hidden,
+                                               .x_stride = hidden,
+                                               .dsum_stride = hidden,
+                                               .dx_stride = hidden,
+                                               .inverse_hidden = 0.0f,
+                                               .offset = 0.0f,
+                                               .round_normed = false};
+      const WideBackwardArgs args = {gradient, Floats(b.partials), of_bias, rows, hidden};
       const int error = rms_norm::LaunchWideBackward<kCenter, kAdd>(b.call, FB_BF16, policy, args);
       if (error != cudaSuccess) return error;
       const PartialSums second = {of_bias, sums, hidden, b.dbias.base(), FB_BF16};
@@ -169,14 +167,20 @@ struct Pass {
                 bits[0] == bits[1] ? "bits equal" : "BITS DIFFER");
   }
 
-  // One cluster, whose slots and places of rows are used again; slices that fill their slots, and
-  // others.
+  // One cluster, whose places of rows are used again, or its slots alone, or slots of several
+  // pieces; slices that fill their slots, and others. No more rows than that: racecheck takes 0.3
+  // to 0.6 s for one of 16392, 2 s for one of 65536 (H200, 13 such processes at once).
   static void Race(Bench b) {
-    for (const int64_t hidden : {16392, 65536, 140000}) {
+    for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{rms_norm::kWideTurns + 3, 16392},
+                                       {rms_norm::kWideSlots + 1, 65536},
+                                       {3, 140000}}) {
       const Policy policy = rms_norm::CutWide(b.call.sm, hidden / 8, kForm);
       b.call.sm_count = policy.cluster;
-      Check(Launch(b, policy, rms_norm::kWideTurns + 3, hidden, 0));
+      Check(Launch(b, policy, rows, hidden, 0));
       Check(cudaDeviceSynchronize());
+      std::printf("ran %s %s %lld x %lld\n", kNames[kOp], kName, static_cast<long long>(rows),
+                  static_cast<long long>(hidden));
+      std::fflush(stdout);  // Shows how far a checker came that was not let finish.
     }
   }
 
