@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_few_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
+#include "kernels/modulated_rms_norm/wide_modulated.cuh"
 
 namespace fuseboard::modulated_rms_norm {
 namespace {
@@ -95,6 +97,21 @@ Slices CutSlices(const FbCall& call, const BackwardCall& b, const Policy& policy
                       Resident(policy, call.sm_count), !IsAbsent(b.dweight));
 }
 
+// The kernels for wide rows, or {}.
+Policy SelectWide(const FbCall& call, const BackwardCall& b) {
+  const auto alike = [&](const FbTensor& tensor) {
+    return IsAbsent(tensor) || tensor.dtype == b.x.dtype;
+  };
+  const bool same =
+      alike(b.dy) && alike(b.weight) && alike(b.scale) && alike(b.dscale) && alike(b.dshift);
+  const bool dweight = IsAbsent(b.dweight) || reinterpret_cast<uintptr_t>(b.dweight.data) % 16 == 0;
+  if (!same || !dweight || IsAbsent(b.dx) || b.norm.rows == 0 ||
+      b.norm.rows > rms_norm::kMaxGroups || !InPacks(b)) {
+    return {};
+  }
+  return SelectWideBackward(call.sm, b.norm.hidden * BytesOf(b.x) / 16, BytesOf(b.x));
+}
+
 // {} where the kernel for few rows is not made for the call.
 Policy FewRowsPolicyOf(const BackwardCall& b, int64_t row_packs) {
   const int32_t dtype = b.x.dtype;
@@ -124,6 +141,23 @@ void SelectCut(const FbCall& call, const BackwardCall& b, Plan* plan) {
   plan->slices = CutSlices(call, b, policy);
 }
 
+// What the kernels for wide rows leave in the workspace, in floats.
+struct WidePlan {
+  int64_t dscale;   // Two rows to a cluster, if wanted.
+  int64_t dshift;   // Likewise.
+  int64_t dweight;  // A row.
+
+  int64_t floats() const { return dscale + dshift + dweight; }
+};
+
+WidePlan WidePlanOf(const FbCall& call, const BackwardCall& b, const Policy& policy) {
+  const int64_t floats = WideClusters(call, policy, b.norm.rows) * b.norm.hidden;
+  return {.dscale = IsAbsent(b.dscale) ? 0 : 2 * floats,
+          .dshift = IsAbsent(b.dshift) ? 0 : 2 * floats,
+          .dweight = IsAbsent(b.dweight) ? 0 : floats};
+}
+
+// Without the kernels for wide rows.
 Plan PlanOf(const FbCall& call, const BackwardCall& b) {
   Plan plan = {};
   SelectCut(call, b, &plan);
@@ -169,6 +203,30 @@ BackwardArgs ArgsOf(const BackwardCall& b, const Plan& plan, float* workspace) {
           .norm = b.norm};
 }
 
+WideModulatedBackwardArgs WideArgsOf(const BackwardCall& b, const WidePlan& plan,
+                                     float* workspace) {
+  const auto data_of = [](const FbTensor& tensor) {
+    return IsAbsent(tensor) ? nullptr : tensor.data;
+  };
+  WideModulatedBackwardArgs args = {};
+  static_cast<rms_norm::GradientArgs&>(args) = rms_norm::GradientArgsOf(b);
+  args.weight_partials = workspace;
+  args.bias_partials = workspace + plan.dscale;
+  args.rows = b.norm.rows;
+  args.hidden = b.norm.hidden;
+  args.offset = b.norm.offset;
+  args.round_normed = b.norm.round_normed;
+  args.examples.scale = b.scale.data;
+  args.examples.scale_stride = b.scale.stride[0];
+  args.examples.rows = static_cast<int32_t>(b.group_rows);
+  args.dscale = data_of(b.dscale);
+  args.dshift = data_of(b.dshift);
+  if (plan.dscale == 0) args.weight_partials = nullptr;
+  if (plan.dshift == 0) args.bias_partials = nullptr;
+  if (plan.dweight > 0) args.dweight_partials = workspace + plan.dscale + plan.dshift;
+  return args;
+}
+
 int32_t LaunchFewRows(const FbCall& call, const BackwardCall& b, const Policy& policy) {
   const auto data_of = [](const FbTensor& t) { return IsAbsent(t) ? nullptr : t.data; };
   FewRowsArgs args = {};
@@ -209,11 +267,25 @@ int32_t LaunchMain(const FbCall& call, const BackwardCall& b, const Plan& plan,
 }  // namespace
 
 uint64_t BackwardCudaWorkspace(const FbCall* call) {
-  return static_cast<uint64_t>(PlanOf(*call, BackwardOf(*call)).floats) * sizeof(float);
+  const BackwardCall b = BackwardOf(*call);
+  const Policy wide = SelectWide(*call, b);
+  int64_t floats = 0;
+  if (wide.packs != 0) floats = WidePlanOf(*call, b, wide).floats();
+  if (wide.packs == 0 || rms_norm::MayNotRun(wide, call->sm_count)) {
+    floats = std::max(floats, PlanOf(*call, b).floats);
+  }
+  return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 int32_t BackwardCuda(const FbCall* call, void* workspace) {
   const BackwardCall b = BackwardOf(*call);
+  const Policy wide = SelectWide(*call, b);
+  if (wide.packs != 0 && RunsWideBackward(*call, b.x.dtype, b.norm.hidden, wide)) {
+    const WideModulatedBackwardArgs args =
+        WideArgsOf(b, WidePlanOf(*call, b, wide), static_cast<float*>(workspace));
+    return LaunchWideBackward(*call, b.x.dtype, wide, args,
+                              IsAbsent(b.dweight) ? nullptr : b.dweight.data);
+  }
   const Plan plan = PlanOf(*call, b);
   if (plan.policy.few_rows) return LaunchFewRows(*call, b, plan.policy);
   const BackwardArgs args = ArgsOf(b, plan, static_cast<float*>(workspace));
@@ -247,7 +319,8 @@ int32_t LoadBackwardKernels() {
       if (error != cudaSuccess) return error;
     }
   }
-  return LoadKernel(GroupSumsKernel);
+  if (const cudaError_t error = LoadKernel(GroupSumsKernel)) return error;
+  return LoadWideKernels(/*forward=*/false);
 }
 
 }  // namespace fuseboard::modulated_rms_norm

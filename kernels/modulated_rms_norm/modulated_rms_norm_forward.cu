@@ -2,6 +2,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
+#include "kernels/modulated_rms_norm/wide_modulated.cuh"
 #include "kernels/rms_norm/few_rows_forward.cuh"
 #include "kernels/rms_norm/rms_norm_forward_launch.cuh"
 
@@ -66,14 +67,32 @@ int32_t LaunchRows(const FbCall& call, const ForwardCall& f, const RowsForm& for
   return LaunchKernel(SelectRowsKernel(f.x.dtype, form), shape, ArgsOf(f));
 }
 
+WideModulatedForwardArgs WideArgsOf(const ForwardCall& f) {
+  WideModulatedForwardArgs args = {};
+  static_cast<rms_norm::WideForwardArgs&>(args) = rms_norm::WideArgsOf</*kAdd=*/false>(f);
+  args.examples = {.scale = f.scale->data,
+                   .scale_stride = f.scale->stride[0],
+                   .rows = static_cast<int32_t>(f.norm.rows / f.scale->shape[0])};
+  args.shift = f.shift->data;
+  args.shift_stride = f.shift->stride[0];
+  return args;
+}
+
 }  // namespace
 
 int32_t ForwardCuda(const FbCall* call, void* /*workspace*/) {
   const ForwardCall f = ForwardOf(*call);
   if (IsUsual(f)) {
+    const int64_t group_rows = f.norm.rows / f.scale->shape[0];
     const rms_norm::Policy few = SelectFewForward(f.norm.rows, RowPacks(f));
     if (few.few_rows) return LaunchFewRows(*call, f, few);
-    const RowsForm form = SelectRowsForm(RowPacks(f), f.norm.rows / f.scale->shape[0]);
+    const rms_norm::Policy wide = SelectWideForward(call->sm, RowPacks(f), BytesOf(f), group_rows);
+    if (wide.packs != 0 && RunsWideForward(*call, f.x.dtype, f.norm.hidden, wide)) {
+      const int64_t clusters = WideClusters(*call, wide, f.norm.rows);
+      return LaunchWideForward(*call, f.x.dtype, wide, WideArgsOf(f),
+                               InStrides(clusters, group_rows));
+    }
+    const RowsForm form = SelectRowsForm(RowPacks(f), group_rows);
     if (form.rows > 0) return LaunchRows(*call, f, form);
   }
   return rms_norm::LaunchForwardAs</*kAdd=*/false, /*kModulate=*/true>(
@@ -90,6 +109,7 @@ int32_t LoadForwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     if (const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype))) return error;
   }
+  if (const cudaError_t error = LoadWideKernels(/*forward=*/true)) return error;
   return rms_norm::LoadForwardKernelsAs</*kAdd=*/false, /*kModulate=*/true>();
 }
 

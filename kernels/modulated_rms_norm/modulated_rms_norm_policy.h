@@ -9,6 +9,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_call.h"
 #include "kernels/rms_norm/few_rows_policy.h"
 #include "kernels/rms_norm/rms_norm_policy.h"
+#include "kernels/rms_norm/wide_policy.h"
 
 namespace fuseboard::modulated_rms_norm {
 
@@ -164,6 +165,72 @@ constexpr rms_norm::Policy SelectSlicesBackward(int sm, int64_t row_packs, int x
   while (policy.blocks_per_sm > 1 && !fits()) --policy.blocks_per_sm;
   if (!fits()) policy.stages = 1;
   return fits() ? policy : rms_norm::Policy{};
+}
+
+// What the kernels for wide rows keep in shared memory: the factors of an example, in f32, and in
+// the forward its shift; in the backward the factors of two examples while a block's slice is short
+// enough for one piece. Their threads read no further than a warp beyond a piece. H200, bf16, 2^28
+// elements, a weight, share of the copy rate, blocks and slots: forward H 16384 2 and 6 or 8 91.5
+// %, 4 and 8 90 %; H 32768 4 and 8 93 %, 4 and 6 88 %, 8 and 8 89 %; H 65536 8 and 8 92.5 %, 8 and
+// 6 91 %. Backward H 16384 4 and 6 91 %, 2 and 3 90.3 %; H 32768 8 and 6 92 %, 4 and 3 90 %; H
+// 65536 8 and 4 90.4 %, 8 and 3 89.6 %. Of a slice of the backward that is too long for one, as
+// layer_norm's, which has two sums, too.
+inline constexpr int kWidePieces = rms_norm::kWideBackwardPieces<true>;
+
+constexpr bool IsLongSlice(int64_t row_packs) {
+  return row_packs > int64_t{rms_norm::kWideCluster} * rms_norm::kWidePiecePacks;
+}
+
+constexpr rms_norm::WideForm WideForwardForm(int bytes) {
+  return {.tensors = 1,
+          .kept = bytes == 4 ? 2 : 3,
+          .pieces = rms_norm::kWideForwardPieces,
+          .least_slots = 8,
+          .few_blocks = true,
+          .reach = rms_norm::kWidePiecePacks + rms_norm::kWarp};
+}
+
+constexpr rms_norm::WideForm WideBackwardForm(int bytes, int64_t row_packs) {
+  const bool is_long = IsLongSlice(row_packs);
+  return {.tensors = 2,
+          .kept = (bytes == 4 ? 1 : 2) * (is_long ? 1 : 2),
+          .pieces = kWidePieces,
+          .least_slots = 4,
+          .few_blocks = false,
+          .reach = rms_norm::kWidePiecePacks + rms_norm::kWarp};
+}
+
+// Whether the forward gives each of many clusters every n-th row, so that what all of them read
+// lies together, rather than rows that follow one another: each cluster then comes to each example.
+// H200, bf16, 2^28 elements, every n-th / one by one: H 12288, 66 clusters, 91 / 86 %; H 16384 to
+// 65536, 30 or 15 clusters, alike; 7 clusters, H 131072 with 18 rows of an example to each 90 / 93
+// %, H 262144 with 9 83 / 92 %.
+inline constexpr int64_t kWideRowsToStride = 15;  // Of an example, to each cluster.
+inline constexpr int64_t kFewWideClusters = 8;
+
+constexpr bool InStrides(int64_t clusters, int64_t group_rows) {
+  return clusters > kFewWideClusters && group_rows >= kWideRowsToStride * clusters;
+}
+
+// Examples of fewer rows are for the other forward kernels: a cluster would do little but read what
+// they are multiplied with. H200, bf16, 2^27 elements, these / others: H 16384, 2 rows 318 / 188 us,
+// 8 rows 196 us, where two rows to a block take 85 us for 4 x 1024, which are half as many; H 65536,
+// 1 row 338 / 346 us, 2 rows 248 / 306 us. Backward, 1 row: H 16384 433 / 673 us, H 65536 431 / 758
+// us.
+inline constexpr int64_t kWideExampleRows = 2;
+inline constexpr int64_t kWideExampleRowsBesideForms = 32;
+
+constexpr rms_norm::Policy SelectWideForward(int sm, int64_t row_packs, int bytes,
+                                             int64_t group_rows) {
+  const int64_t least = SelectRowsForm(row_packs, group_rows).rows > 0 ? kWideExampleRowsBesideForms
+                                                                       : kWideExampleRows;
+  if (row_packs <= 1024 || group_rows < least) return {};
+  return rms_norm::CutWide(sm, row_packs, WideForwardForm(bytes));
+}
+
+constexpr rms_norm::Policy SelectWideBackward(int sm, int64_t row_packs, int bytes) {
+  if (row_packs <= 1024) return {};
+  return rms_norm::CutWide(sm, row_packs, WideBackwardForm(bytes, row_packs));
 }
 
 // A slice at its beginning has no row on its way: only for slices of this many turns.

@@ -1,12 +1,16 @@
-// The forward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd) and
-// layer_norm (kCenter). See wide_ring.cuh.
+// The forward pass over wide rows on the GPU, for rms_norm, fused_add_rms_norm (kAdd), layer_norm
+// (kCenter) and modulated_rms_norm (kModulate). See wide_ring.cuh and wide_examples.cuh.
 //
-// Traffic: x read once, y written once; weight and bias stay in shared memory. Determinism: the
-// order of a row's sums is fixed by the cut. No atomics.
+// Traffic: x read once, y written once; weight and bias, or what an example is multiplied with and
+// its shift, stay in shared memory. Determinism: the order of a row's sums is fixed by the cut. No
+// atomics.
 
 #ifndef KERNELS_RMS_NORM_WIDE_FORWARD_CUH_
 #define KERNELS_RMS_NORM_WIDE_FORWARD_CUH_
 
+#include <type_traits>
+
+#include "kernels/rms_norm/wide_examples.cuh"
 #include "kernels/rms_norm/wide_ring.cuh"
 
 namespace fuseboard::rms_norm {
@@ -31,6 +35,15 @@ struct WideForwardArgs {
   float offset;       // Added to the weight.
   bool round_normed;  // To the dtype of x, before the weight.
 };
+
+struct WideModulatedForwardArgs : WideForwardArgs {
+  WideExamples examples;
+  const void* shift;
+  int64_t shift_stride;
+};
+
+template <bool kModulate>
+using WideForwardArgsOf = std::conditional_t<kModulate, WideModulatedForwardArgs, WideForwardArgs>;
 
 // Where the mean, squared, is more than this many variances, both from a reference, E[d^2] - E[d]^2
 // costs more than two bits: sums are taken again, from the mean.
@@ -82,9 +95,9 @@ using WideForwardRoles = WideRoles<8, 4, 3>;
 
 // kPieces: of a slice, 1 or kWideForwardPieces. A grid of cut.groups clusters. REQUIRES: all rows,
 // weight and bias in 16-byte runs.
-template <typename X, bool kCenter, bool kAdd, int kPieces>
+template <typename X, bool kCenter, bool kAdd, int kPieces, bool kModulate = false>
 __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
-    WideForwardKernel(const __grid_constant__ WideForwardArgs args,
+    WideForwardKernel(const __grid_constant__ WideForwardArgsOf<kModulate> args,
                       const __grid_constant__ WideCut cut) {
   constexpr int kLanes = kPackLanes<X>;
   constexpr int kTensors = kAdd ? 2 : 1;
@@ -100,7 +113,7 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
   const WideSlice slice(cut, row_packs, rank);
   const int column = slice.first * kLanes;
   uint4* const weight = dynamic_shared + cut.slots * kTensors * cut.slot_packs;
-  uint4* const bias = weight + cut.kept_packs;
+  uint4* const bias = weight + (kModulate ? kLanes / 4 : 1) * cut.kept_packs;
   const bool has_weight = args.weight != nullptr;
   const float offset = has_weight ? args.offset : 0.0f;
   const auto slot_of = [&](int slot) { return dynamic_shared + slot * kTensors * cut.slot_packs; };
@@ -108,9 +121,41 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
     return LoadLanes<X, kLanes>(reinterpret_cast<const X*>(at));
   };
 
+  const int64_t group = blockIdx.x / ClusterSize();
+  [[maybe_unused]] int32_t first_row = 0;
+  [[maybe_unused]] int64_t end_row = args.rows;
+  if constexpr (kModulate) {
+    const WideSpan span = WideSpan::Of(args.examples, static_cast<int32_t>(group));
+    first_row = args.examples.step == 1 ? span.begin : static_cast<int32_t>(group);
+    if (args.examples.step == 1) end_row = span.begin + span.rows;
+  }
+  // kModulate: at `weight` are the factors and at `bias` the shift of an example, of which each
+  // writer keeps what it reads.
+  int32_t example = 0;
+  int32_t next_example = 0;  // Its first row.
+  const auto keep_example = [&] {
+    if constexpr (kModulate) {
+      const int first = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int at = piece * cut.slot_packs;
+        const int packs = slice.PacksOf(piece);
+        KeepPacks<X, kPacks, kStep>(bias + at, args.shift, int64_t{example} * args.shift_stride,
+                                    column + at * kLanes, first, packs);
+        KeepFactors<X, kStep, kPacks>(weight + at, cut.kept_packs, args, example,
+                                      column + at * kLanes, first, packs);
+      }
+    }
+  };
   const auto start = [&] {
-    KeepSlice(weight, args.weight, slice, cut.kept_packs, kOneWord<X>);
-    if constexpr (kCenter) KeepSlice(bias, args.bias, slice, cut.kept_packs, 0);
+    if constexpr (kModulate) {
+      example = first_row / args.examples.rows;
+      next_example = (example + 1) * args.examples.rows;
+      if (threadIdx.x < kStep) keep_example();
+    } else {
+      KeepSlice(weight, args.weight, slice, cut.kept_packs, kOneWord<X>);
+      if constexpr (kCenter) KeepSlice(bias, args.bias, slice, cut.kept_packs, 0);
+    }
   };
   const uint64_t policy = EvictNormalPolicy();  // Read once, and yet 5 to 9 % faster than
                                                 // EvictFirstPolicy (H200, H 65536).
@@ -209,6 +254,15 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
   };
   const auto write = [&](const WideTurn& at, int piece, float4 known) {
     const auto [rstd, base, shift, none] = known;
+    if constexpr (kModulate) {
+      if (piece == 0 && at.row >= next_example) {
+        do {
+          ++example;
+          next_example += args.examples.rows;
+        } while (at.row >= next_example);
+        keep_example();
+      }
+    }
     const uint4* slot = slot_of(at.slot) + threadIdx.x;
     const int first = piece * cut.slot_packs + static_cast<int>(threadIdx.x);
     const int left = slice.PacksOf(piece) - static_cast<int>(threadIdx.x);
@@ -220,7 +274,11 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
         if (p * kStep >= left_of_warp) break;
         const int from = min(p * kStep, left - 1);  // Beyond may be what comes into the next slot.
         float v[kLanes], w[kLanes];
-        Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
+        if constexpr (kModulate) {
+          LoadFactors<kLanes>(weight + first + p * kStep, cut.kept_packs, w);
+        } else {
+          Unpack<X, kLanes>(pack_of(weight + first + p * kStep), w);
+        }
         if constexpr (kAdd) {
           const Lanes<X, kLanes> added = AddedPack<X>(slot + from, slot + cut.slot_packs + from);
           X* s = static_cast<X*>(args.sum) + at.row * args.sum_stride + column + first * kLanes;
@@ -229,9 +287,11 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
         } else {
           Unpack<X, kLanes>(pack_of(slot + from), v);
         }
-        if constexpr (kCenter) {
-          float b[kLanes];
+        [[maybe_unused]] float b[kLanes];
+        if constexpr (kCenter || kModulate) {
           Unpack<X, kLanes>(pack_of(bias + first + p * kStep), b);
+        }
+        if constexpr (kCenter) {
 #pragma unroll
           for (int i = 0; i < kLanes; ++i) v[i] = fmaf(fmaf(v[i] - base, rstd, shift), w[i], b[i]);
         } else {
@@ -239,7 +299,13 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
           for (int i = 0; i < kLanes; ++i) v[i] *= rstd;
           if constexpr (decltype(rounds)::value) RoundFloats<X>(v);
 #pragma unroll
-          for (int i = 0; i < kLanes; ++i) v[i] *= offset + w[i];
+          for (int i = 0; i < kLanes; ++i) {
+            if constexpr (kModulate) {
+              v[i] = fmaf(v[i], w[i], b[i]);
+            } else {
+              v[i] *= offset + w[i];
+            }
+          }
         }
         StorePackIf<X>(p * kStep < left, y + p * kStep * kLanes, PackFloats<X, kLanes>(v));
       }
@@ -250,9 +316,15 @@ __global__ void __launch_bounds__(WideForwardRoles::kThreads, 1)
       packs(std::false_type());
     }
   };
-  const int64_t first_row = blockIdx.x / ClusterSize();
-  RunWide<kPieces, kValues>(
-      &shared, cut, args.rows, first_row, load, start, sum, gather, write, [] {}, [] {});
+  if constexpr (kModulate) {
+    WideCut walk = cut;
+    walk.groups = args.examples.step;
+    RunWide<kPieces, kValues>(
+        &shared, walk, end_row, first_row, load, start, sum, gather, write, [] {}, [] {});
+  } else {
+    RunWide<kPieces, kValues>(
+        &shared, cut, args.rows, group, load, start, sum, gather, write, [] {}, [] {});
+  }
 }
 
 }  // namespace fuseboard::rms_norm

@@ -31,6 +31,7 @@ struct WideForm {
   int pieces;       // Of a slice that is too long for one.
   int least_slots;  // That are worth more than what is beyond 96 KiB.
   bool few_blocks;  // To a row, rather than short slices.
+  int reach = kWideReach;
 };
 
 // kCenter: layer_norm; kAdd: fused_add_rms_norm.
@@ -51,7 +52,7 @@ struct WideCut {
   int32_t kept_packs;  // Of a vector of the row's length that stays in shared memory.
 };
 
-constexpr WideCut CutWideRow(const Policy& policy, int64_t row_packs) {
+constexpr WideCut CutWideRow(const Policy& policy, int64_t row_packs, int reach = kWideReach) {
   const auto units = static_cast<int32_t>(CeilDiv(row_packs, kWideUnit));
   const int64_t most = CeilDiv(units, policy.cluster);
   const auto slot_packs = static_cast<int32_t>(CeilDiv(most, policy.packs) * kWideUnit);
@@ -60,12 +61,12 @@ constexpr WideCut CutWideRow(const Policy& policy, int64_t row_packs) {
           .rest = units % policy.cluster,
           .slots = policy.stages,
           .slot_packs = slot_packs,
-          .kept_packs = (policy.packs - 1) * slot_packs + kWideReach};
+          .kept_packs = (policy.packs - 1) * slot_packs + reach};
 }
 
 // Dynamic shared memory of a block: the ring, and the vectors.
 constexpr int64_t WideSharedBytes(const Policy& policy, int64_t row_packs, const WideForm& form) {
-  const WideCut cut = CutWideRow(policy, row_packs);
+  const WideCut cut = CutWideRow(policy, row_packs, form.reach);
   return int64_t{16} *
          (int64_t{cut.slots} * form.tensors * cut.slot_packs + int64_t{form.kept} * cut.kept_packs);
 }

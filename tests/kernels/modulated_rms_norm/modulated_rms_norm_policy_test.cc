@@ -108,5 +108,30 @@ TEST(ModulatedRmsNormPolicyTest, BlocksKeepTheKernelsBounds) {
   }
 }
 
+// The widest rows of 16-bit floats that a cluster takes, and where wide rows begin.
+TEST(ModulatedRmsNormPolicyTest, WideRowsAndWhatIsKeptOfThemFitABlock) {
+  for (const int bytes : {2, 4}) {
+    for (int64_t row_packs = 1025; row_packs <= 32768; row_packs += 97) {
+      for (const bool forward : {true, false}) {
+        const rms_norm::WideForm form =
+            forward ? WideForwardForm(bytes) : WideBackwardForm(bytes, row_packs);
+        const rms_norm::Policy policy = rms_norm::CutWide(90, row_packs, form);
+        ASSERT_NE(policy.packs, 0) << row_packs;
+        EXPECT_EQ(policy.packs > 1, IsLongSlice(row_packs));
+        EXPECT_GE(policy.stages, policy.packs + 2);
+        EXPECT_LE(rms_norm::WideSharedBytes(policy, row_packs, form) + rms_norm::kWideStatic,
+                  227 * 1024);
+      }
+    }
+    EXPECT_EQ(SelectWideForward(90, 1024, bytes, 64).packs, 0);
+    EXPECT_EQ(SelectWideBackward(90, 32769, bytes).packs, 0);
+    EXPECT_EQ(SelectWideForward(90, 8192, bytes, 1).packs, 0);
+    EXPECT_EQ(SelectWideForward(90, 2048, bytes, 8).packs, 0);  // Two rows to a block.
+    EXPECT_EQ(SelectWideForward(90, 2048, bytes, 64).cluster, 2);
+    EXPECT_EQ(SelectWideForward(90, 8192, bytes, 2).cluster, 8);
+    EXPECT_EQ(SelectWideBackward(80, 8192, bytes).packs, 0);
+  }
+}
+
 }  // namespace
 }  // namespace fuseboard::modulated_rms_norm

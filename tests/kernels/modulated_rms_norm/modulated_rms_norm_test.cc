@@ -190,6 +190,78 @@ TEST_P(ModulatedRmsNormTest, GradientsOfUnlikeDTypesAgreeWithDouble) {
   }
 }
 
+// On an H200 7 clusters of 16 blocks, whose slices are one piece or two, to 66 of 2: examples of
+// one cluster and of several, clusters with examples and parts of them; examples of so few rows
+// that the other kernels take them. On a CPU a row is a row.
+TEST_P(ModulatedRmsNormTest, WideRowsAgreeWithDouble) {
+  const int64_t factor = GetParam() == FB_CUDA ? 9 : 1;
+  for (const Shape& shape : {Shape{64 * factor, 8200, factor},
+                             {3 * factor, 16392, 1},
+                             {30 * factor, 16392, 6 * factor},
+                             {6 * factor, 20488, 2 * factor},
+                             {4 * factor, 20488, 4 * factor},
+                             {7 * factor, 131064, factor},
+                             {5 * factor, 140000, factor}}) {
+    for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
+      const Case c = {.norm = {.rows = shape.rows,
+                               .hidden = shape.hidden,
+                               .x_dtype = FB_BF16,
+                               .weight_dtype = weight},
+                      .groups = shape.groups,
+                      .scale_dtype = FB_BF16,
+                      .shift_dtype = FB_BF16};
+      Forward(c);
+      Backward(c);
+    }
+  }
+  for (const int32_t dtype : {FB_F32, FB_F16}) {
+    for (const int64_t hidden : {8200, 70000}) {
+      const Case c = {.norm = {.rows = 4 * factor,
+                               .hidden = hidden,
+                               .x_dtype = dtype,
+                               .weight_dtype = dtype,
+                               .casting = FB_CASTING_GEMMA,
+                               .offset = 1.0},
+                      .groups = factor,
+                      .scale_dtype = dtype,
+                      .shift_dtype = dtype};
+      Forward(c);
+      Backward(c);
+    }
+  }
+}
+
+// On an H200 66 clusters, each of which has every 66th row.
+TEST_P(ModulatedRmsNormTest, ManyWideRowsOfAnExampleAgreeWithDouble) {
+  if (GetParam() != FB_CUDA) GTEST_SKIP() << "16 million elements, for a grid of a GPU";
+  Forward({.norm = {.rows = 2000, .hidden = 8200, .x_dtype = FB_BF16, .weight_dtype = FB_BF16},
+           .groups = 2,
+           .scale_dtype = FB_BF16,
+           .shift_dtype = FB_BF16});
+}
+
+TEST_P(ModulatedRmsNormTest, WideRowsMayLieApartAndEachGradientBeAlone) {
+  for (const int64_t stride : {0, 16400, 16408, 16403}) {
+    const Case c = {.norm = {.rows = 36,
+                             .hidden = 16400,
+                             .x_dtype = FB_BF16,
+                             .weight_dtype = FB_BF16,
+                             .x_layout = {.row_stride = 16400 + 24},
+                             .y_layout = {.row_stride = 16400 + 8}},
+                    .groups = 4,
+                    .scale_dtype = FB_BF16,
+                    .shift_dtype = FB_BF16,
+                    .scale_layout = {.row_stride = stride}};
+    Forward(c);
+    Backward(c, {.row_stride = 0});
+    Backward(c, {}, {.dx = true, .dweight = false, .dscale = false, .dshift = false});
+    Backward(c, {}, {.dx = true, .dweight = true, .dscale = false, .dshift = false});
+    Backward(c, {}, {.dx = true, .dweight = false, .dscale = true, .dshift = false});
+    Backward(c, {}, {.dx = true, .dweight = false, .dscale = false, .dshift = true});
+    Backward(c, {}, {.dx = false, .dweight = true, .dscale = true, .dshift = true});
+  }
+}
+
 TEST_P(ModulatedRmsNormTest, AnyMixOfDTypesAndNoWeight) {
   for (const int32_t x : {FB_F32, FB_F16, FB_BF16}) {
     for (const int32_t weight : {kNoWeight, int32_t{FB_F32}, int32_t{FB_BF16}}) {

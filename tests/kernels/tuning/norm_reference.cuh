@@ -24,7 +24,11 @@ struct NormProblem {
   bool center;
   bool add;
   bool forward;
-  bool rounds;  // x * rstd to bf16, in the forward.
+  bool rounds;  // x * rstd to bf16: in the forward, and for the sums of a modulated backward.
+  // Of modulated_rms_norm, a row each per example_rows rows.
+  const BFloat16* scale = nullptr;
+  const BFloat16* shift = nullptr;
+  int64_t example_rows = 0;
 };
 
 struct NormOutputs {
@@ -32,6 +36,8 @@ struct NormOutputs {
   const BFloat16* sum;  // add, forward
   const BFloat16* dweight;
   const BFloat16* dbias;  // center
+  const BFloat16* dscale = nullptr;
+  const BFloat16* dshift = nullptr;
 };
 
 // Around `mean`, as of a normal distribution.
@@ -69,6 +75,13 @@ static __device__ __forceinline__ double InputAt(const NormProblem& p, int64_t a
   return v[0];
 }
 
+// What column i of a row is multiplied with.
+static __device__ __forceinline__ double FactorAt(const NormProblem& p, int64_t row, int64_t i) {
+  const double weight = p.weight == nullptr ? 1.0 : ValueAt(p.weight, i);
+  if (p.scale == nullptr) return weight;
+  return weight * (1.0 + ValueAt(p.scale, row / p.example_rows * p.hidden + i));
+}
+
 struct RowMeans {
   double mean;
   double rstd;
@@ -97,7 +110,9 @@ static __global__ void RowReferenceKernel(const __grid_constant__ NormProblem p,
     return d * d;
   });
   const double rstd = 1.0 / sqrt(square + 1e-5);
-  const auto g = [&](int64_t at, int64_t i) { return ValueAt(p.dy, at) * ValueAt(p.weight, i); };
+  const auto g = [&](int64_t at, int64_t i) {
+    return ValueAt(p.dy, at) * FactorAt(p, blockIdx.x, i);
+  };
   const double mean_g = p.forward || !p.center ? 0.0 : total(g);
   const double mean_gn = p.forward ? 0.0 : total([&](int64_t at, int64_t i) {
     return g(at, i) * (InputAt(p, at) - mean) * rstd;
@@ -117,29 +132,45 @@ static __global__ void ApartKernel(const __grid_constant__ NormProblem p, const 
   if (i >= p.hidden) return;
   double of_weight = 0.0;
   double of_bias = 0.0;
+  double of_scale = 0.0;
+  double of_shift = 0.0;
   for (int64_t r = 0; r < p.rows; ++r) {
     const int64_t at = r * p.hidden + i;
     const auto [mean, rstd, mean_g, mean_gn] = row[r];
-    double n = (InputAt(p, at) - mean) * rstd;
+    const double n = (InputAt(p, at) - mean) * rstd;
+    double rounded = n;
+    if (p.rounds) {
+      float v[1] = {static_cast<float>(n)};
+      RoundFloats<BFloat16>(v);
+      rounded = v[0];
+    }
+    const int64_t example = p.scale == nullptr ? 0 : r / p.example_rows;
     if (p.forward) {
-      if (p.rounds) {
-        float v[1] = {static_cast<float>(n)};
-        RoundFloats<BFloat16>(v);
-        n = v[0];
-      }
-      const double bias = p.center ? ValueAt(p.bias, i) : 0.0;
-      Note(worst, ValueAt(of.out, at), n * ValueAt(p.weight, i) + bias);
+      double bias = p.center ? ValueAt(p.bias, i) : 0.0;
+      if (p.scale != nullptr) bias = ValueAt(p.shift, example * p.hidden + i);
+      Note(worst, ValueAt(of.out, at), rounded * FactorAt(p, r, i) + bias);
       if (p.add) Note(worst, ValueAt(of.sum, at), InputAt(p, at));
       continue;
     }
     const double dy = ValueAt(p.dy, at);
-    const double dx = rstd * (dy * ValueAt(p.weight, i) - mean_g - n * mean_gn);
+    const double dx = rstd * (dy * FactorAt(p, r, i) - mean_g - n * mean_gn);
     Note(worst, ValueAt(of.out, at), p.add ? dx + ValueAt(p.residual, at) : dx);
-    of_weight += dy * n;
     of_bias += dy;
+    if (p.scale == nullptr) {
+      of_weight += dy * n;
+      continue;
+    }
+    of_weight += dy * rounded * (1.0 + ValueAt(p.scale, example * p.hidden + i));
+    of_scale += dy * rounded;
+    of_shift += dy;
+    if ((r + 1) % p.example_rows != 0) continue;
+    const double weight = p.weight == nullptr ? 1.0 : ValueAt(p.weight, i);
+    Note(worst, ValueAt(of.dscale, example * p.hidden + i), weight * of_scale);
+    Note(worst, ValueAt(of.dshift, example * p.hidden + i), of_shift);
+    of_scale = of_shift = 0.0;
   }
   if (p.forward) return;
-  Note(worst, ValueAt(of.dweight, i), of_weight);
+  if (p.weight != nullptr) Note(worst, ValueAt(of.dweight, i), of_weight);
   if (p.center) Note(worst, ValueAt(of.dbias, i), of_bias);
 }
 
