@@ -5,6 +5,7 @@
 #include "kernels/common/row_alignment.h"
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/layer_norm/layer_norm_backward.cuh"
+#include "kernels/layer_norm/layer_norm_backward_looping.cuh"
 #include "kernels/layer_norm/layer_norm_call.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/layer_norm/layer_norm_policy.h"

@@ -8,6 +8,8 @@
 #ifndef KERNELS_LAYER_NORM_LAYER_NORM_FORWARD_ROWS_CUH_
 #define KERNELS_LAYER_NORM_LAYER_NORM_FORWARD_ROWS_CUH_
 
+#include <type_traits>
+
 #include "kernels/layer_norm/layer_norm_forward.cuh"
 #include "kernels/rms_norm/row_edges.cuh"
 

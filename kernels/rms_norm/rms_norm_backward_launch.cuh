@@ -11,6 +11,7 @@
 #include "kernels/common/sum_partials.cuh"
 #include "kernels/rms_norm/few_rows_launch.cuh"
 #include "kernels/rms_norm/rms_norm_backward.cuh"
+#include "kernels/rms_norm/rms_norm_backward_looping.cuh"
 #include "kernels/rms_norm/rms_norm_policy.h"
 #include "kernels/rms_norm/wide_launch.cuh"
 

@@ -9,6 +9,7 @@
 #define KERNELS_RMS_NORM_ROW_EDGES_CUH_
 
 #include "kernels/common/row_layout.cuh"
+#include "kernels/common/vector.cuh"
 
 namespace fuseboard::rms_norm {
 
