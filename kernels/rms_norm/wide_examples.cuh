@@ -167,14 +167,15 @@ __device__ __forceinline__ void StoreWhole(void* base, int64_t at, const void* w
 }
 
 // Adds what an example has added up to, times 1 + scale, to what the same thread has left at `to`,
-// unless it is the first. Two packs at once: a load after a store waits for nothing else.
+// unless it is the first. Two packs at once, where there are registers for them: loads follow the
+// stores before them.
 template <typename X, int kStep, int kPieces, int kPacks, int kLanes>
 __device__ __forceinline__ void AddScaled(float* to, bool is_first, const WideExamples& of,
                                           int64_t example, int column, int slot_packs,
                                           const WideSlice& slice, int first,
                                           const float (&sums)[kPieces][kPacks][kLanes]) {
   constexpr int kAll = kPieces * kPacks;
-  constexpr int kAtOnce = 2;
+  constexpr int kAtOnce = kPieces == 1 ? 2 : 1;
   const X* scale = static_cast<const X*>(of.scale) + example * of.scale_stride + column;
   const auto pack_of = [&](int i) { return i % kPacks * kStep + first; };
   const auto has = [&](int i) { return i < kAll && pack_of(i) < slice.PacksOf(i / kPacks); };
