@@ -158,6 +158,9 @@ class Pass {
     y.reset();
     Tensor gradient = at::_log_softmax_backward_data(pass.dinput, x, 1, dtype_);
     if (inputs_.temperature != 1) gradient.div_(inputs_.temperature);
+    if (label.defined()) {  // What is not finite in an ignored row would make NaN of its 0.
+      gradient.masked_fill_(label.eq(inputs_.ignore_index).unsqueeze(1), 0);
+    }
     logits.copy_(gradient);
     return reason;
   }
