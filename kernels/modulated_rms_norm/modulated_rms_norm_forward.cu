@@ -70,9 +70,9 @@ int32_t LaunchRows(const FbCall& call, const ForwardCall& f, const RowsForm& for
 WideModulatedForwardArgs WideArgsOf(const ForwardCall& f) {
   WideModulatedForwardArgs args = {};
   static_cast<rms_norm::WideForwardArgs&>(args) = rms_norm::WideArgsOf</*kAdd=*/false>(f);
-  args.examples = {.scale = f.scale->data,
-                   .scale_stride = f.scale->stride[0],
-                   .rows = static_cast<int32_t>(f.norm.rows / f.scale->shape[0])};
+  args.examples.scale = f.scale->data;
+  args.examples.scale_stride = f.scale->stride[0];
+  args.examples.rows = static_cast<int32_t>(f.norm.rows / f.scale->shape[0]);
   args.shift = f.shift->data;
   args.shift_stride = f.shift->stride[0];
   return args;
