@@ -242,7 +242,7 @@ int32_t LoadBackwardKernels() {
   for (const auto load : {kLoadFewRows, LoadSumPartials}) {
     if (const cudaError_t error = load()) return error;
   }
-  return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/false);
+  return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false, /*kForward=*/false>();
 }
 
 }  // namespace fuseboard::layer_norm

@@ -194,7 +194,7 @@ int32_t LoadForwardKernels() {
       }
     }
   }
-  return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false>(/*forward=*/true);
+  return rms_norm::LoadWideKernels</*kCenter=*/true, /*kAdd=*/false, /*kForward=*/true>();
 }
 
 }  // namespace fuseboard::layer_norm

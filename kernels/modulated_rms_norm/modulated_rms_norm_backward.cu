@@ -10,7 +10,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_few_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_sums.cuh"
-#include "kernels/modulated_rms_norm/wide_modulated.cuh"
+#include "kernels/modulated_rms_norm/wide_backward_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
 namespace {
@@ -320,7 +320,7 @@ int32_t LoadBackwardKernels() {
     }
   }
   if (const cudaError_t error = LoadKernel(GroupSumsKernel)) return error;
-  return LoadWideKernels(/*forward=*/false);
+  return LoadWideBackwardKernels();
 }
 
 }  // namespace fuseboard::modulated_rms_norm

@@ -2,7 +2,7 @@
 #include "kernels/modulated_rms_norm/modulated_rms_norm_cuda.h"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_forward_rows.cuh"
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
-#include "kernels/modulated_rms_norm/wide_modulated.cuh"
+#include "kernels/modulated_rms_norm/wide_forward_launch.cuh"
 #include "kernels/rms_norm/few_rows_forward.cuh"
 #include "kernels/rms_norm/rms_norm_forward_launch.cuh"
 
@@ -109,7 +109,7 @@ int32_t LoadForwardKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     if (const cudaError_t error = LoadKernel(SelectFewRowsKernel(dtype))) return error;
   }
-  if (const cudaError_t error = LoadWideKernels(/*forward=*/true)) return error;
+  if (const cudaError_t error = LoadWideForwardKernels()) return error;
   return rms_norm::LoadForwardKernelsAs</*kAdd=*/false, /*kModulate=*/true>();
 }
 

@@ -213,10 +213,10 @@ constexpr bool InStrides(int64_t clusters, int64_t group_rows) {
 }
 
 // Examples of fewer rows are for the other forward kernels: a cluster would do little but read what
-// they are multiplied with. H200, bf16, 2^27 elements, these / others: H 16384, 2 rows 318 / 188 us,
-// 8 rows 196 us, where two rows to a block take 85 us for 4 x 1024, which are half as many; H 65536,
-// 1 row 338 / 346 us, 2 rows 248 / 306 us. Backward, 1 row: H 16384 433 / 673 us, H 65536 431 / 758
-// us.
+// they are multiplied with. H200, bf16, 2^27 elements, these / others: H 16384, 2 rows 318 / 188
+// us, 8 rows 196 us, where two rows to a block take 85 us for 4 x 1024, which are half as many; H
+// 65536, 1 row 338 / 346 us, 2 rows 248 / 306 us. Backward, 1 row: H 16384 433 / 673 us, H 65536
+// 431 / 758 us.
 inline constexpr int64_t kWideExampleRows = 2;
 inline constexpr int64_t kWideExampleRowsBesideForms = 32;
 

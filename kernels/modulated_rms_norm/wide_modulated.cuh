@@ -1,52 +1,14 @@
-// Host side of modulated_rms_norm's kernels for wide rows (kernels/rms_norm/wide_*.cuh), which take
-// x, weight, scale, shift and what is made of them in one dtype.
+// What the host side of modulated_rms_norm's kernels for wide rows (kernels/rms_norm/wide_*.cuh)
+// has in common for both passes. They take x, weight, scale, shift and what is made of them in one
+// dtype.
 
 #ifndef KERNELS_MODULATED_RMS_NORM_WIDE_MODULATED_CUH_
 #define KERNELS_MODULATED_RMS_NORM_WIDE_MODULATED_CUH_
 
 #include "kernels/modulated_rms_norm/modulated_rms_norm_policy.h"
-#include "kernels/modulated_rms_norm/wide_sums.cuh"
 #include "kernels/rms_norm/wide_launch.cuh"
 
 namespace fuseboard::modulated_rms_norm {
-
-using rms_norm::WideModulatedBackwardArgs;
-using rms_norm::WideModulatedForwardArgs;
-using WideForward = void (*)(WideModulatedForwardArgs, rms_norm::WideCut);
-using WideBackward = void (*)(WideModulatedBackwardArgs, rms_norm::WideCut);
-
-inline WideForward SelectWideForwardKernel(int32_t dtype, int pieces) {
-  return DispatchFloat(dtype, [&](auto tag) -> WideForward {
-    using X = typename decltype(tag)::type;
-    return pieces == 1
-               ? rms_norm::WideForwardKernel<X, false, false, 1, true>
-               : rms_norm::WideForwardKernel<X, false, false, rms_norm::kWideForwardPieces, true>;
-  });
-}
-
-inline WideBackward SelectWideBackwardKernel(int32_t dtype, int pieces) {
-  return DispatchFloat(dtype, [&](auto tag) -> WideBackward {
-    using X = typename decltype(tag)::type;
-    return pieces == 1 ? rms_norm::WideBackwardKernel<X, false, false, 1, true>
-                       : rms_norm::WideBackwardKernel<X, false, false, kWidePieces, true>;
-  });
-}
-
-inline LaunchShape WideForwardShape(const FbCall& call, const rms_norm::Policy& policy,
-                                    int32_t dtype, int64_t rows, int64_t row_packs) {
-  const rms_norm::WideForm form = WideForwardForm(dtype == FB_F32 ? 4 : 2);
-  return rms_norm::WideShape(call, policy, rows, rms_norm::WideForwardRoles::kThreads,
-                             rms_norm::WideSharedBytes(policy, row_packs, form));
-}
-
-inline LaunchShape WideBackwardShape(const FbCall& call, const rms_norm::Policy& policy,
-                                     int32_t dtype, int64_t rows, int64_t row_packs) {
-  const rms_norm::WideForm form = WideBackwardForm(dtype == FB_F32 ? 4 : 2, row_packs);
-  const int threads = policy.packs == 1 ? rms_norm::WideBackwardRoles<true, 1>::kThreads
-                                        : rms_norm::WideBackwardRoles<true, kWidePieces>::kThreads;
-  return rms_norm::WideShape(call, policy, rows, threads,
-                             rms_norm::WideSharedBytes(policy, row_packs, form));
-}
 
 inline rms_norm::WideCut WideCutOf(const rms_norm::Policy& policy, const LaunchShape& shape,
                                    int64_t row_packs, const rms_norm::WideForm& form) {
@@ -63,83 +25,9 @@ inline void CutIntoSpans(rms_norm::WideExamples* examples, int64_t rows, int32_t
   examples->step = in_strides ? clusters : 1;
 }
 
-// `args` without inverse_hidden and what the cut says of the examples.
-inline cudaError_t LaunchWideForward(const FbCall& call, int32_t dtype,
-                                     const rms_norm::Policy& policy, WideModulatedForwardArgs args,
-                                     bool in_strides) {
-  args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
-  const int64_t row_packs = rms_norm::WideRowPacks(dtype, args.hidden);
-  const LaunchShape shape = WideForwardShape(call, policy, dtype, args.rows, row_packs);
-  const rms_norm::WideCut cut =
-      WideCutOf(policy, shape, row_packs, WideForwardForm(dtype == FB_F32 ? 4 : 2));
-  CutIntoSpans(&args.examples, args.rows, cut.groups, in_strides);
-  return LaunchKernel(SelectWideForwardKernel(dtype, policy.packs), shape, args, cut);
-}
-
 // Clusters that share the rows.
 inline int64_t WideClusters(const FbCall& call, const rms_norm::Policy& policy, int64_t rows) {
   return rms_norm::BackwardBlocks(policy, rows, call.sm_count) / policy.cluster;
-}
-
-// Likewise, and what adds up the clusters' sums.
-inline cudaError_t LaunchWideBackward(const FbCall& call, int32_t dtype,
-                                      const rms_norm::Policy& policy,
-                                      WideModulatedBackwardArgs args, void* dweight) {
-  args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
-  const int64_t row_packs = rms_norm::WideRowPacks(dtype, args.hidden);
-  const LaunchShape shape = WideBackwardShape(call, policy, dtype, args.rows, row_packs);
-  const rms_norm::WideCut cut =
-      WideCutOf(policy, shape, row_packs, WideBackwardForm(dtype == FB_F32 ? 4 : 2, row_packs));
-  CutIntoSpans(&args.examples, args.rows, cut.groups, /*in_strides=*/false);
-  const cudaError_t error =
-      LaunchKernel(SelectWideBackwardKernel(dtype, policy.packs), shape, args, cut);
-  if (error != cudaSuccess) return error;
-  return LaunchWideSums(dtype,
-                        {.dy_normed_sums = args.weight_partials,
-                         .dy_sums = args.bias_partials,
-                         .dweight_sums = args.dweight_partials,
-                         .weight = args.weight,
-                         .dscale = args.dscale,
-                         .dshift = args.dshift,
-                         .dweight = dweight,
-                         .hidden = args.hidden,
-                         .clusters = cut.groups,
-                         .cluster_rows = args.examples.cluster_rows,
-                         .rest = args.examples.rest,
-                         .example_rows = args.examples.rows,
-                         .column_blocks = 0,
-                         .offset = args.offset},
-                        call.stream);
-}
-
-// Whether the current device runs the policy's clusters. Where it does not, the other kernels do.
-inline bool RunsWideForward(const FbCall& call, int32_t dtype, int64_t hidden,
-                            const rms_norm::Policy& policy) {
-  return !rms_norm::MayNotRun(policy, call.sm_count) ||
-         RunsClusters(
-             SelectWideForwardKernel(dtype, policy.packs),
-             WideForwardShape(call, policy, dtype, 1, rms_norm::WideRowPacks(dtype, hidden)));
-}
-
-inline bool RunsWideBackward(const FbCall& call, int32_t dtype, int64_t hidden,
-                             const rms_norm::Policy& policy) {
-  return !rms_norm::MayNotRun(policy, call.sm_count) ||
-         RunsClusters(
-             SelectWideBackwardKernel(dtype, policy.packs),
-             WideBackwardShape(call, policy, dtype, 1, rms_norm::WideRowPacks(dtype, hidden)));
-}
-
-inline cudaError_t LoadWideKernels(bool forward) {
-  for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
-    for (const int pieces : {1, 2}) {
-      const cudaError_t error = forward ? LoadKernel(SelectWideForwardKernel(dtype, pieces), true)
-                                        : LoadKernel(SelectWideBackwardKernel(dtype, pieces), true);
-      if (error != cudaSuccess) return error;
-    }
-    if (forward) continue;
-    if (const cudaError_t error = LoadKernel(SelectWideSums(dtype))) return error;
-  }
-  return cudaSuccess;
 }
 
 }  // namespace fuseboard::modulated_rms_norm

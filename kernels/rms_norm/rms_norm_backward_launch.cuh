@@ -251,7 +251,7 @@ int32_t LoadBackwardKernelsAs() {
   for (const auto load : {LoadFewRowsKernels</*kCenter=*/false, kAdd>, LoadSumPartials}) {
     if (const cudaError_t error = load()) return error;
   }
-  return LoadWideKernels</*kCenter=*/false, kAdd>(/*forward=*/false);
+  return LoadWideKernels</*kCenter=*/false, kAdd, /*kForward=*/false>();
 }
 
 }  // namespace fuseboard::rms_norm

@@ -211,8 +211,11 @@ int32_t LoadForwardKernelsAs() {
       }
     }
   }
-  if constexpr (kModulate) return cudaSuccess;
-  return LoadWideKernels</*kCenter=*/false, kAdd>(/*forward=*/true);
+  if constexpr (kModulate) {
+    return cudaSuccess;
+  } else {
+    return LoadWideKernels</*kCenter=*/false, kAdd, /*kForward=*/true>();
+  }
 }
 
 }  // namespace fuseboard::rms_norm

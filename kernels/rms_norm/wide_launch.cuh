@@ -110,13 +110,18 @@ cudaError_t LaunchWideBackward(const FbCall& call, int32_t dtype, const Policy& 
                       WideCutOf(policy, shape, row_packs));
 }
 
-template <bool kCenter, bool kAdd>
-cudaError_t LoadWideKernels(bool forward) {
+// Of one pass: what a library's file does not launch it need not have.
+template <bool kCenter, bool kAdd, bool kForward>
+cudaError_t LoadWideKernels() {
   for (const int32_t dtype : {FB_F32, FB_F16, FB_BF16}) {
     for (const int pieces : {1, 2}) {
-      const cudaError_t error =
-          forward ? LoadKernel(SelectWideForward<kCenter, kAdd>(dtype, pieces), true)
-                  : LoadKernel(SelectWideBackward<kCenter, kAdd>(dtype, pieces), true);
+      const cudaError_t error = [&] {
+        if constexpr (kForward) {
+          return LoadKernel(SelectWideForward<kCenter, kAdd>(dtype, pieces), true);
+        } else {
+          return LoadKernel(SelectWideBackward<kCenter, kAdd>(dtype, pieces), true);
+        }
+      }();
       if (error != cudaSuccess) return error;
     }
   }

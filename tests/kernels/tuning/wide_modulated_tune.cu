@@ -11,7 +11,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "kernels/modulated_rms_norm/wide_modulated.cuh"
+#include "kernels/modulated_rms_norm/wide_backward_launch.cuh"
+#include "kernels/modulated_rms_norm/wide_forward_launch.cuh"
 #include "tests/kernels/tuning/norm_reference.cuh"
 
 namespace fuseboard {
