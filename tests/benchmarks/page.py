@@ -176,15 +176,16 @@ def about(context: Mapping[str, Any]) -> str:
         f"Commit {context['commit']}, {context['date']}; torch {context['torch']}, "
         f"CUDA {context['cuda']}; driver, SM and memory clock: {context['driver_and_clocks']}; "
         f"peers: {peers}.\n\n"
-        "Made by `./dev bench`. Device time, median, implementations interleaved, buffers "
-        "rotated; the limit is the least traffic at the copy rate measured in the same run "
+        "Made by `./dev bench`. Device time, median, implementations interleaved, in another order "
+        "in each round, buffers rotated; the limit is the least traffic at the copy rate measured in the same run "
         f"({context['copy_bytes_per_s'] / 1e12:.2f} TB/s), or the matrix products alone, timed in "
         "the same run. The upstream gradient of a loss is 1, as loss.backward() gives it, unless "
         "the shape names another; other results get random ones. Errors are the largest of output "
         "and gradients. Raw numbers with spreads: the JSON beside this page.\n\n"
         "Liger's RoPE has the copies of q and k that it would overwrite; its losses and, by the CuTe "
         "DSL, its SwiGLU write gradients over their inputs and are timed so. Cut Cross Entropy "
-        'leaves small gradients out, "cce exact" does not.\n' + _not_here(context.get("absent", {}))
+        'leaves small gradients out, "cce exact" does not. "one chunk" has all logits at once.\n'
+        + _not_here(context.get("absent", {}))
     )
 
 
