@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import time
 import pathlib
 
 import pytest
@@ -222,6 +223,19 @@ def test_an_implementation_that_writes_over_its_inputs_spoils_nobody_elses(bench
 
     found = measure.errors(tiny_case(), {"a": InPlace.apply, "b": lambda x: x * 2})
     assert found == {"a": 0.0, "b": 0.0}
+
+
+def test_the_hosts_time_of_a_long_call_takes_few_calls():
+    made = []
+
+    def call():
+        made.append(time.sleep(0.03))
+
+    assert timing.host_us(call, lambda: None, 100, 3) >= 30_000
+    assert len(made) == 5
+    made.clear()
+    assert timing.host_us(lambda: made.append(None), lambda: None, 100, 3) > 0
+    assert len(made) == 2 + 6 + 300
 
 
 def test_everyone_comes_after_everyone():
