@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import json
-import time
 import pathlib
+import time
 
 import pytest
 
