@@ -18,12 +18,13 @@ from tests import warm
 MODULES = ("fuseboard._daemon", "fuseboard._home")
 # What a training process does at its start, after a while of its own, once its standard input ends.
 RACER = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 from fuseboard import _daemon, _home
 sys.stdin.read()
 time.sleep(float(sys.argv[1]))
 home, folder = (pathlib.Path(path) for path in sys.argv[2:])
-print(_daemon.start_private(_home.Home(home, "test"), folder, 60.0), flush=True)
+answer = _daemon.start_private(_home.Home(home, "test"), folder, 60.0)
+os.write(1, f"{answer}\\n".encode())  # At once: unbuffered, print would write the line's end by itself.
 """
 
 
