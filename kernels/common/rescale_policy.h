@@ -24,9 +24,8 @@ inline constexpr int kThreadsPerSm = 2048;  // What sm_90 holds.
 // tiles of 4 KiB: 99 % of the copy rate, and 312 us). So blocks are few, and they take their tiles
 //  - in rounds: a round is of as many blocks as the device holds, each of which takes kRoundTiles;
 //  - or, where that would be more than kMaxRounds, from a counter, so that what the device reads
-//  and
-//    writes at a time lies close together: 2.1 GB 1,025 us, where each block takes the same number
-//    of tiles 1,049.
+//    and writes at a time lies close together: 2.1 GB 1,025 us, where each block takes the same
+//    number of tiles 1,049.
 inline constexpr int kRoundTiles = 4;
 inline constexpr int kMaxRounds = 8;
 

@@ -37,9 +37,10 @@ struct LinearLossOutputs {
   DeferredHead deferred;  // Instead of them, if the head defers.
 };
 
-// Whether gradients are made in the forward and only scaled in the backward. Not if each row has
-// its own upstream gradient. And not in fp16: 1 / rows times a probability underflows there (its
-// smallest number is 6e-8), which a loss scaler prevents only if the upstream gradient is known.
+// Whether the gradient of the logits is made in the forward, and with it those of the head or, of a
+// single chunk, what the backward makes them of. Not if each row has its own upstream gradient. And
+// not in fp16: 1 / rows times a probability underflows there (its smallest number is 6e-8), which a
+// loss scaler prevents only if the upstream gradient is known.
 inline bool HasGradientInForward(at::ScalarType hidden_dtype, int64_t reduction) {
   return reduction != kReduceNone && hidden_dtype != at::kHalf;
 }

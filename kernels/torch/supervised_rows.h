@@ -16,8 +16,9 @@
 
 namespace fuseboard::torch_binding {
 
-// Up to here a GEMM with the head takes what reading the head takes, whatever rows it has: an H200
-// reads 1 GiB in the time of 250 rows' arithmetic.
+// Up to about here a GEMM with the head takes what reading the head takes, however many rows it
+// has, so that leaving some out gains nothing. H200, loss and gradients of 64 rows of 4096 x
+// 128256: 0.99 ms where the host waits, 0.87 where it does not.
 inline constexpr int64_t kFewRows = 256;
 
 class SupervisedRows {
