@@ -64,6 +64,17 @@ struct Shape {
   int64_t groups;
 };
 
+// Every tensor of it bf16, the weight if there is one.
+Case AllBf16(const Shape& shape, int32_t weight_dtype) {
+  return {.norm = {.rows = shape.rows,
+                   .hidden = shape.hidden,
+                   .x_dtype = FB_BF16,
+                   .weight_dtype = weight_dtype},
+          .groups = shape.groups,
+          .scale_dtype = FB_BF16,
+          .shift_dtype = FB_BF16};
+}
+
 // No rows, one element; a row per row; one for all; a width that no vector divides; rows that share
 // a block and do not fill it; slices of a group, the last one shorter; one block and several to a
 // row.
@@ -96,11 +107,7 @@ TEST_P(ModulatedRmsNormTest, GradientsOfLongSlicesAgreeWithDouble) {
   // Rows of few packs and of more; slices of unlike lengths, which do not fill a block's last turn.
   for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{16000, 1000}, {4402, 2056}}) {
     for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
-      Backward(
-          {.norm = {.rows = rows, .hidden = hidden, .x_dtype = FB_BF16, .weight_dtype = weight},
-           .groups = 2,
-           .scale_dtype = FB_BF16,
-           .shift_dtype = FB_BF16});
+      Backward(AllBf16({rows, hidden, 2}, weight));
     }
   }
 }
@@ -131,13 +138,7 @@ TEST_P(ModulatedRmsNormTest, FewRowsAndTheirGradientsAgreeWithDouble) {
                             {12, 8192, 2}, {250, 16, 125}};
   for (const Shape& shape : kFew) {
     for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
-      const Case c = {.norm = {.rows = shape.rows,
-                               .hidden = shape.hidden,
-                               .x_dtype = FB_BF16,
-                               .weight_dtype = weight},
-                      .groups = shape.groups,
-                      .scale_dtype = FB_BF16,
-                      .shift_dtype = FB_BF16};
+      const Case c = AllBf16(shape, weight);
       Forward(c);
       Backward(c);
       Backward(c, {.row_stride = 0});
@@ -151,13 +152,7 @@ TEST_P(ModulatedRmsNormTest, ForwardOfMoreRowsAgreesWithDouble) {
   constexpr Shape kMore[] = {{519, 1032, 173}, {519, 4104, 3}, {6, 8200, 2}, {514, 1032, 514}};
   for (const Shape& shape : kMore) {
     for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
-      Forward({.norm = {.rows = shape.rows,
-                        .hidden = shape.hidden,
-                        .x_dtype = FB_BF16,
-                        .weight_dtype = weight},
-               .groups = shape.groups,
-               .scale_dtype = FB_BF16,
-               .shift_dtype = FB_BF16});
+      Forward(AllBf16(shape, weight));
     }
   }
 }
@@ -203,13 +198,7 @@ TEST_P(ModulatedRmsNormTest, WideRowsAgreeWithDouble) {
                              {7 * factor, 131064, factor},
                              {5 * factor, 140000, factor}}) {
     for (const int32_t weight : {kNoWeight, int32_t{FB_BF16}}) {
-      const Case c = {.norm = {.rows = shape.rows,
-                               .hidden = shape.hidden,
-                               .x_dtype = FB_BF16,
-                               .weight_dtype = weight},
-                      .groups = shape.groups,
-                      .scale_dtype = FB_BF16,
-                      .shift_dtype = FB_BF16};
+      const Case c = AllBf16(shape, weight);
       Forward(c);
       Backward(c);
     }
@@ -234,10 +223,7 @@ TEST_P(ModulatedRmsNormTest, WideRowsAgreeWithDouble) {
 // On an H200 66 clusters, each of which has every 66th row.
 TEST_P(ModulatedRmsNormTest, ManyWideRowsOfAnExampleAgreeWithDouble) {
   if (GetParam() != FB_CUDA) GTEST_SKIP() << "16 million elements, for a grid of a GPU";
-  Forward({.norm = {.rows = 2000, .hidden = 8200, .x_dtype = FB_BF16, .weight_dtype = FB_BF16},
-           .groups = 2,
-           .scale_dtype = FB_BF16,
-           .shift_dtype = FB_BF16});
+  Forward(AllBf16({2000, 8200, 2}, FB_BF16));
 }
 
 TEST_P(ModulatedRmsNormTest, WideRowsMayLieApartAndEachGradientBeAlone) {
